@@ -38,10 +38,13 @@ test:
 	@scripts/setup.sh test
 	@cargo xtask ci
 
-# Runs tests of `make test` at full size: 1 GiB and 10,000 connections at 5 % loss, 1,000 killed
-# programs and 200 killed services in a row, 30 runs of a program that overwrites its shared memory,
-# 100 starts of a server under clients that already connect, 10 million forged packets, and a flood
-# of 200,000 SYN/s. The flood test prints the remaining goodput.
+# Runs tests of `make test` at full size:
+# - 1 GiB and 10,000 connections at 5 % loss
+# - 1,000 killed programs and 200 killed services in a row
+# - 30 runs of a program that overwrites its shared memory
+# - 100 starts of a server while clients already try to connect
+# - 10 million forged packets
+# - a flood of 200,000 SYN/s, which prints the remaining goodput
 proofs:
 	@scripts/setup.sh test
 	@cargo xtask ci build

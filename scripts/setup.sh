@@ -1,15 +1,17 @@
 #!/bin/sh
-# Installs the missing Debian packages of a group. A group has the packages that the make target of
-# the same name needs. The group `programs` has the packages in the arguments. Fails if cargo is
-# missing, if the machine is not Linux on x86-64, or if the group is demo or bench and the user is
-# not root.
+# Installs the missing Debian packages of a group. Each group except `programs` has the packages
+# that the make target of the same name needs. The group `programs` has the packages that the
+# arguments name. The script fails if cargo is missing, or if the machine is not Linux on x86-64.
+# For the groups `demo` and `bench`, the script also fails if the user is not root.
 #
 #   scripts/setup.sh build|demo|test|bench|lab
 #   scripts/setup.sh programs PACKAGE...
 #
-# The script keeps the services of new packages from starting, unless the administrator has a policy
-# (policy-rc.d). Without root, the script installs nothing. If a required package is missing, the
-# script then prints the command to run as root. On a distribution without dpkg, the script installs
+# If the administrator has no policy (/usr/sbin/policy-rc.d), the script keeps the services of new
+# packages from starting.
+#
+# If the user is not root, the script installs nothing. If a required package is missing, the script
+# then prints the command to run as root. On a distribution without dpkg, the script also installs
 # nothing: it checks that there is a C linker, and (except for build) prints the names of the
 # required packages.
 set -u
@@ -74,7 +76,8 @@ not_installed() {
     done
 }
 
-# The required packages and the optional packages that are not installed.
+# `missing` names the required packages that are not installed, and `wanted` names the optional
+# packages that are not installed. Each name follows a blank.
 missing=''
 wanted=''
 if command -v dpkg-query >/dev/null 2>&1; then
@@ -104,8 +107,8 @@ if [ "$(id -u)" != 0 ]; then
     fail "missing:$missing; run: sudo $command"
 fi
 
-# Keep installed servers from starting, because they would occupy ports of this machine. An existing
-# policy of the administrator stays in force.
+# Keep servers from starting when their packages are installed, because the servers would occupy
+# ports of this machine. An existing policy of the administrator stays in force.
 policy=/usr/sbin/policy-rc.d
 ours=no
 if [ ! -e "$policy" ]; then

@@ -22,7 +22,7 @@
  * heartbeat to the map HEARTBEATS for each of its queues. If the last heartbeat is older than
  * SILENCE_NS, the kernel gets the segments of its TCP connections and the SYNs to its listeners.
  * After DEATH_NS, the kernel gets all frames, except later fragments of claimed datagrams. A
- * service that is stopped or hangs cannot pass frames to the kernel. See docs/design/watchdog.md.
+ * stopped service could not pass these frames to the kernel itself. See docs/design/watchdog.md.
  *
  * Only the first fragment of a datagram has ports. The map FRAGMENTED stores for the later
  * fragments whether the datagram is claimed. See docs/design/fragments.md.
@@ -41,7 +41,7 @@
 #define CLAIMS_MAX 131072
 #define QUEUES_MAX 64
 #define FRAGMENTED_MAX 4096
-#define FRAGMENTED_NS (60ULL * 1000000000) /* reassembly timeout of the service */
+#define FRAGMENTED_NS (60ULL * 1000000000) /* validity of a FRAGMENTED entry: reassembly timeout */
 #define FRAGMENT_BITS 0x3fff /* IPv4: MF and fragment offset, without DF */
 #define OFFSET_BITS 0x1fff   /* IPv4: fragment offset in units of 8 bytes */
 #define OFFSET_BITS_V6 0xfff8 /* IPv6: fragment offset in bytes */
@@ -51,10 +51,10 @@
 #define ICMP_TIME_EXCEEDED 11
 #define ICMP_PARAMETER_PROBLEM 12
 #define ICMPV6_ERROR_LAST 4 /* types 1 to 4 are errors */
-#define SILENCE_NS (800ULL * 1000000) /* after this, the kernel gets packets for its sockets */
-#define DEATH_NS (30ULL * 1000000000) /* after this, the kernel gets claimed packets, too */
+#define SILENCE_NS (800ULL * 1000000) /* older heartbeat: the kernel gets its sockets' packets */
+#define DEATH_NS (30ULL * 1000000000) /* older heartbeat: the kernel gets all packets */
 #define IP_HEADER_MAX 60   /* bytes */
-#define IP_OPTIONS_MAX 40  /* largest number of options in an IPv4 header */
+#define IP_OPTIONS_MAX 40  /* largest number of options in an IPv4 header (one byte each) */
 #define IP_OPTION_END 0
 #define IP_OPTION_NOP 1
 #define IP_OPTION_LSRR 131
@@ -79,7 +79,7 @@ struct claim_key {
 #define CLAIM_KERNEL_LISTENS 2	   /* the kernel keeps the SYNs for its listener */
 #define CLAIM_ALL_FLAGS (CLAIM_KERNEL_CONNECTIONS | CLAIM_KERNEL_LISTENS)
 
-/* The stack that owns a claim, and the flags of the claim. */
+/* The flags of a claim. The service writes 0 to `stack_id`, and the program does not read it. */
 struct claim {
 	__u32 stack_id;
 	__u32 flags;
@@ -95,11 +95,11 @@ struct counters {
 	__u64 fragments;       /* fragments that the service does not get: to the kernel */
 	__u64 icmp;            /* other ICMP: to the kernel */
 	__u64 other_ip;        /* other protocols, source routes, bad headers: to the kernel */
-	__u64 not_ip;          /* no IP, VLANs, unclaimed multicast, broadcast: to the kernel */
+	__u64 not_ip;          /* no IP, VLANs, unclaimed multicast and broadcast: to the kernel */
 	__u64 redirected_fragments; /* fragments of claimed TCP or UDP: to the service */
 	__u64 kernel_socket;	    /* claimed, but the kernel has a socket: to the kernel */
 	__u64 no_heartbeat;	    /* claimed, but the heartbeat is too old: to the kernel */
-	__u64 other_host;	    /* to another link address, or without `own`: to the kernel */
+	__u64 other_host;	    /* to another link address than `own`: to the kernel */
 	__u64 returned;		    /* returned by the service: to the kernel */
 };
 
@@ -144,8 +144,8 @@ struct fragmented_key {
 	__u8 zero[2];
 };
 
-/* Time in nanoseconds (CLOCK_MONOTONIC) of the latest first fragment with claimed ports, and of the
- * latest with unclaimed ports. Zero: none of this kind has arrived since the entry was created. */
+/* Time in nanoseconds (CLOCK_MONOTONIC) of the most recent first fragment with claimed ports, and
+ * of the most recent one with unclaimed ports. Zero: none since the entry's creation. */
 struct fragmented {
 	__u64 claimed_ns;
 	__u64 unclaimed_ns;
@@ -217,8 +217,8 @@ struct ports {
 /*
  * Owner of a packet: the stack that gets the packet. UNCLAIMED means that the kernel gets a packet
  * without a claim. KERNEL means that the packet has a claim, but the kernel has a socket for the
- * packet. KERNEL_NO_HEARTBEAT means that the service would get the packet, but the heartbeat of the
- * queue's core is too old.
+ * packet. KERNEL_NO_HEARTBEAT means that the packet has a claim, but the kernel gets the packet
+ * because the heartbeat of the queue's core is too old.
  */
 enum owner { UNCLAIMED, SERVICE, KERNEL, KERNEL_NO_HEARTBEAT };
 
@@ -394,7 +394,7 @@ static __always_inline int redirect_to_service(struct xdp_md *ctx, struct counte
 	return action;
 }
 
-/* Redirects or passes an unfragmented TCP or UDP packet. */
+/* Redirects an unfragmented TCP or UDP packet of the service. Passes other packets. */
 static __always_inline int deliver(struct xdp_md *ctx, struct counters *counters, enum owner owner)
 {
 	if (owner == SERVICE)
@@ -416,9 +416,9 @@ static __always_inline void make_pair_key(struct fragmented_key *key, __u8 proto
 	key->is_pair = 1;
 }
 
-/* Stores whether the datagram of this first fragment is claimed. The entry replaces the entry of an
- * earlier datagram with the same identification. The time of an unclaimed first fragment is stored
- * only if the pair of hosts has an entry, so that other hosts fill no entries of the map. */
+/* Records a first fragment. The entry of a claimed datagram replaces the entry of an earlier
+ * datagram with the same key. An unclaimed datagram only removes the earlier entry. The time of an
+ * unclaimed fragment is stored only if the pair of hosts has one: other hosts fill no entries. */
 static __always_inline void record_first_fragment(struct fragmented_key *key, __u8 proto,
 						  int claimed)
 {
@@ -457,7 +457,7 @@ static __always_inline int is_later_fragment_claimed(struct fragmented_key *key,
 	       (!seen->unclaimed_ns || now - seen->unclaimed_ns >= FRAGMENTED_NS);
 }
 
-/* Redirects a fragment of a claimed datagram to the service. Passes others to the kernel. */
+/* Redirects a fragment of a claimed datagram to the service. Passes other fragments. */
 static __always_inline int demux_fragment(struct xdp_md *ctx, struct counters *counters,
 					  int claimed)
 {
@@ -714,8 +714,8 @@ struct vlan_frame {
 };
 
 /*
- * Removes the tag of a frame that has a priority but no VLAN (VLAN id 0), because the kernel, too,
- * handles the frame as untagged. The caller must load all pointers into the frame again.
+ * Removes a priority tag (a tag with VLAN ID 0) from a frame, because the kernel, too, handles this
+ * frame as untagged. The caller must load all pointers into the frame again.
  */
 static __always_inline void strip_priority_tag(struct xdp_md *ctx)
 {
@@ -793,7 +793,7 @@ static __always_inline int demux(struct xdp_md *ctx)
 	}
 	if (ethernet->h_dest[0] & 1)
 		return demux_group(ctx, ethernet, end, counters);
-	/* A promiscuous interface receives frames for other hosts, which the kernel drops. */
+	/* A promiscuous interface also receives frames for other hosts. The kernel drops them. */
 	if (!known || !ether_addr_equal(ethernet->h_dest, &known->own)) {
 		counters->other_host += 1;
 		return XDP_PASS;

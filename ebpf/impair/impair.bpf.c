@@ -75,7 +75,7 @@ static __always_inline int chance(__u32 ppm)
 }
 
 /* Returns the sum of `len` bytes as words in native byte order. Returns -1 if the frame ends
- * earlier, or if the length exceeds PAYLOAD_LEN_MAX. `fold` reduces the sum to 16 bits. */
+ * before the last byte, or if `len` exceeds PAYLOAD_LEN_MAX. `fold` reduces the sum to 16 bits. */
 static __always_inline __s64 sum(void *start, __u32 len, void *end)
 {
 	__u64 total = 0;
@@ -118,8 +118,8 @@ static __always_inline __u16 fold(__u64 total)
 	return total;
 }
 
-/* Writes the complete checksum of an unfragmented TCP or UDP packet. A packet that is longer than
- * `sum` can add up, or truncated, does not change. */
+/* Writes the complete checksum of an unfragmented TCP or UDP packet. Does not change a packet that
+ * is truncated or has more than PAYLOAD_LEN_MAX bytes after the IP header. */
 static __always_inline void finish_checksum(struct iphdr *ip, void *end)
 {
 	__u32 header_len = ip->ihl * 4;

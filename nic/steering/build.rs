@@ -2,7 +2,8 @@
 //! checked-in objects.
 //!
 //! The objects are checked in so that a build needs neither clang nor the headers of libbpf. On a
-//! machine with clang-14, a test compares their instructions with the output of clang.
+//! machine with clang-14, a test compares the instructions of the checked-in objects with the
+//! output of clang.
 
 use std::{
     env, fs,
@@ -13,8 +14,8 @@ use std::{
 const PROGRAMS: [&str; 2] = ["demux", "impair"];
 const CLANG: &str = "clang-14";
 
-/// Compiles one program. Returns false if the compiler cannot be run. If the compiler fails, prints
-/// a warning and returns false.
+/// Compiles one program. Returns true if the compiler succeeds, and false if the compiler cannot be
+/// run. If the compiler fails, prints a warning and returns false.
 fn compile(source: &Path, object: &Path) -> bool {
     let folder = source.parent().expect("a source lies in a folder");
     let include = format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH);

@@ -1,12 +1,13 @@
 /*
- * A client whose thread sleeps in epoll_wait while another thread adds a connection that has ended.
+ * A client that adds a connection to an epoll instance after the connection has ended, while
+ * another thread sleeps in epoll_wait on the instance.
  *
  *   armed_dead ADDRESS PORT
  *
- * The program connects, prints "connected", and waits until the connection ends. Then one thread
- * sleeps in an empty epoll instance, and the other adds the connection to the instance. The first
- * thread prints "woken", the number of events, and the bits EPOLLIN (1) and EPOLLHUP (10) of the
- * event in hexadecimal.
+ * The main thread connects, prints "connected", and waits until the connection ends. Then a second
+ * thread sleeps in epoll_wait on an empty epoll instance, and the main thread adds the connection
+ * to the instance. When epoll_wait returns, the second thread prints "woken", the number of events,
+ * and the bits EPOLLIN (0x1) and EPOLLHUP (0x10) of the event in hexadecimal.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

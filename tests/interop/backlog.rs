@@ -1,5 +1,6 @@
-//! More concurrent clients than a server's accept queue has room for. Every client is served, on
-//! the kernel's stack and on Tidelane. On Tidelane, each case also checks that the queue overflows.
+//! A server has more concurrent clients than its accept queue has room for. Each case runs the
+//! server first on the kernel's stack, then on Tidelane. The clients are on the kernel's stack.
+//! Every client must be served. On Tidelane, each case also checks that the accept queue overflows.
 //!
 //! A wire is two network namespaces, the server's and the client's, joined by a veth pair. The
 //! service is the process `tidelaned`, which runs Tidelane's TCP/IP stack.
@@ -12,9 +13,10 @@ use tidelane_tests::{
     wire::{SERVER, write_random_file},
 };
 
-/// Number of concurrent clients: ten times the capacity of an accept queue, which is `BACKLOG` + 1.
+/// Number of concurrent clients: ten times the capacity of an accept queue. The capacity is
+/// `BACKLOG` + 1 connections.
 const CLIENTS: u64 = 100;
-/// Backlog of the fork server, the same as that of busybox's httpd.
+/// Backlog of `fork_server.c`. busybox's httpd has an equal backlog.
 const BACKLOG: u32 = 9;
 /// Total number of connections. Each has one request.
 const TOTAL: u64 = 600;
@@ -36,7 +38,8 @@ pub fn a_child_for_each_of_a_hundred_clients() -> Outcome {
     })
 }
 
-/// busybox's httpd, which forks a child for each connection and closes after one response.
+/// busybox's httpd, which forks a child for each connection and closes the connection after
+/// one response.
 pub fn busybox_httpd() -> Outcome {
     require_tools(&["busybox"])?;
     let busybox = find_tool("busybox").map(fs::read).transpose()?;
@@ -59,8 +62,8 @@ pub fn busybox_httpd() -> Outcome {
     })
 }
 
-/// Returns true if a 64-bit ELF file is dynamically linked: one of its program headers is
-/// PT_INTERP.
+/// Returns true if a 64-bit ELF file is dynamically linked: a program header has the type
+/// PT_INTERP. `file` has the bytes of the file.
 fn has_interpreter(file: &[u8]) -> bool {
     const PT_INTERP: u32 = 3;
     let number = |at: usize| {
@@ -77,8 +80,9 @@ fn has_interpreter(file: &[u8]) -> bool {
     (0..count).any(|n| kind(n) == Some(&PT_INTERP.to_le_bytes()))
 }
 
-/// Runs a server and clients on a new wire, first with the server on the kernel, then with the
-/// server on Tidelane. `programs` returns the server, which listens on `port`, and the client.
+/// Runs a server and clients twice, each time on a new wire: first with the server on the kernel,
+/// then with the server on Tidelane. `programs` returns the server, which listens on `port`, and a
+/// program that runs clients.
 fn on_both_stacks(
     port: u16,
     programs: impl Fn(&Wire) -> Result<(Program, Program), Stop>,
@@ -96,8 +100,8 @@ fn on_both_stacks(
     Ok(())
 }
 
-/// Runs the clients. Fails if a call of `connect` fails or a connection is not served. A dropped
-/// SYN is not a failure, because the kernel of the clients sends it again.
+/// Runs the clients. Fails if a connection attempt fails or if a connection is not served. A
+/// dropped SYN is not a failure, because the clients' kernel sends the SYN again.
 fn serve_all(wire: &Wire, client: Program) -> Outcome {
     let before = failures(wire)?;
     let client = client
@@ -110,7 +114,7 @@ fn serve_all(wire: &Wire, client: Program) -> Outcome {
     let served = line["requests"].as_u64();
     ensure!(served >= Some(TOTAL), "not all were served: {line}");
     let failed = failures(wire)? - before;
-    ensure!(failed == 0, "{failed} opens of the clients failed");
+    ensure!(failed == 0, "{failed} connection attempts failed");
     Ok(())
 }
 
@@ -129,7 +133,8 @@ fn failures(wire: &Wire) -> Result<u64, Stop> {
     value.ok_or_else(|| Stop::Fail(format!("no AttemptFails in {text}")))
 }
 
-/// Fails unless the service's accept queue has overflowed. Without overflow the case tests nothing.
+/// Fails unless an accept queue of the service has overflowed. Without an overflow, the case tests
+/// nothing.
 fn check_overflow(service: &Service) -> Outcome {
     let counters = service.counters()?;
     let overflows = counters["listen_overflows"].as_u64();

@@ -1,9 +1,10 @@
-//! A server whose listener is in the kernel and in the service (`tidelaned`), while the service
-//! starts, dies and restarts. A connection that the kernel accepted stays on the kernel's stack.
+//! A server has its listener in the kernel and in the service (`tidelaned`) at the same time. The
+//! cases start servers, and kill and restart the service, while clients connect. A connection that
+//! the kernel accepted stays on the kernel's stack.
 //!
 //! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
-//! accelerated program runs under `tidelane run`: the service carries its TCP connections instead
-//! of the kernel.
+//! accelerated program runs under `tidelane run`: the service, not the kernel, carries the
+//! program's TCP connections.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,8 @@ use crate::{
 const PORT: u16 = 7000;
 /// Number of clients that connect at the same time.
 const CLIENTS: u64 = 20;
-/// Time limit for a server to listen in a restarted service, and for a single client afterwards.
+/// Time limit until a restarted service has a server's listener. Also the time limit of a single
+/// client afterwards.
 const AGAIN_MAX: Duration = Duration::from_secs(1);
 
 /// The results that the clients (`echo_clients.c`) print.
@@ -55,7 +57,7 @@ impl ClientResults {
         })
     }
 
-    /// Fails unless all `clients` clients were served.
+    /// Fails unless all of the `clients` clients were served and no client failed.
     fn check_all_served(&self, clients: u64) -> Outcome {
         let lost = (self.reset, self.broken, self.silent);
         ensure!(self.served == clients && lost == (0, 0, 0), "{self:?}");
@@ -75,7 +77,7 @@ impl EchoClients {
         Ok(Self(binary))
     }
 
-    /// Returns a program with `clients` clients in the client's namespace. Each client sends a
+    /// Returns a program that runs `clients` clients in the client's namespace. Each client sends a
     /// message and reads the echo, `exchanges` times, with pauses of 10 ms.
     fn program(&self, wire: &Wire, clients: u64, exchanges: u64) -> Program {
         let program = wire.program(Side::Client, &self.0.to_string_lossy());
@@ -116,7 +118,10 @@ pub fn no_client_is_reset_while_a_server_starts() -> Outcome {
     Ok(())
 }
 
-/// Connections that the kernel accepted stay with the kernel when the service takes the listener.
+/// Connections that the kernel accepted while no service ran stay with the kernel when the
+/// restarted service has the listener. The demux (the XDP program that chooses between service and
+/// kernel for each frame) leaves the frames of these connections to the kernel, and counts the
+/// frames.
 pub fn connections_of_the_kernel_go_on_there() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -136,7 +141,7 @@ pub fn connections_of_the_kernel_go_on_there() -> Outcome {
     check_load(&after.json()?)?;
     ensure!(
         wire.kernel_connections(Side::Server, PORT)? == 4,
-        "connections came or went"
+        "the kernel has not exactly the four earlier connections"
     );
     check_load(&before.wait(SHORT)?.success()?.json()?)?;
     let asked = || {
@@ -146,7 +151,7 @@ pub fn connections_of_the_kernel_go_on_there() -> Outcome {
                 .unwrap_or(0),
         )
     };
-    ensure!(asked()? > 1000, "the demux left nothing to the kernel");
+    ensure!(asked()? > 1000, "the demux left the kernel too few frames");
     drop(server);
     Ok(())
 }
@@ -173,7 +178,7 @@ fn wait_listening(service: &Service, port: u16, since: Instant) -> Outcome {
 
 /// Number of deaths of the service before the server's footprint is measured for the first time.
 const REFERENCE_KILL: u64 = 2;
-/// Growth of the server's resident memory in KiB that does not count as a leak.
+/// Largest growth of the server's resident memory that does not count as a leak, in KiB.
 const GROWTH_MAX_KIB: u64 = 1024;
 
 /// The resources that a process uses.
@@ -202,12 +207,12 @@ impl Footprint {
         })
     }
 
-    /// Fails if the process `pid` uses more than `self`, the earlier measurement, and the permitted
+    /// Fails if the process `pid` uses more than the earlier measurement `self` plus the permitted
     /// growth.
     fn check_no_growth(&self, pid: u32) -> Outcome {
         let now = Self::of(pid)?;
         println!("NOTE: the program had {self:?}, and has {now:?}");
-        // The server may not have closed the descriptor of a connection that has just ended.
+        // The server may still have the descriptors of connections that have just ended.
         ensure!(
             now.descriptors <= self.descriptors + 2,
             "{self:?} became {now:?}"
@@ -220,9 +225,9 @@ impl Footprint {
 }
 
 /// The service is killed and restarted repeatedly while a server runs, and clients connect after
-/// each restart. Every other time, the server's listener must be in the new service within a second
-/// after the restart. The other times, the time limit begins when the clients have ended. All
-/// clients are served, and the server leaks neither descriptors nor memory.
+/// each restart. After even-numbered kills, the server's listener must be in the new service within
+/// a second after the restart. After odd-numbered kills, this time begins when the clients have
+/// ended. All clients are served, and the server leaks neither descriptors nor memory.
 pub fn servers_find_the_service_again() -> Outcome {
     let wire = Wire::new()?;
     let echo_clients = EchoClients::compile(&wire)?;
@@ -272,13 +277,13 @@ pub fn servers_find_the_service_again() -> Outcome {
     wait_until(SHORT, "the listener and its port to go", || {
         Ok(service.sockets()?.is_empty() && !wire.listens(Side::Server, PORT)?)
     })?;
-    wait_until(SHORT, "the processes that outlived their services", || {
+    wait_until(SHORT, "the restorers of dead services to end", || {
         Ok(!restorers.iter().any(is_restorer))
     })
 }
 
-/// Returns the process id of a service's child `tdl-restorer`, which restores the NIC's settings
-/// after the service is killed, and then ends.
+/// Returns the process id of `tdl-restorer`, a child process of the service. After the service is
+/// killed, `tdl-restorer` restores the NIC's settings and ends.
 fn restorer_of(service: &Service) -> Result<u32, Stop> {
     let pid = service.pid();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
@@ -291,9 +296,9 @@ fn is_restorer(pid: &u32) -> bool {
     status.contains("tdl-restorer") && !status.contains("\nState:\tZ")
 }
 
-/// The next service takes the listeners of servers that changed while there was no service: a new
-/// server, a running server that opens its listener again, and a reloaded nginx. The clients of the
-/// new server are accelerated.
+/// Servers start or change while no service runs, and the next service gets their listeners. The
+/// servers are a new server, a running server that closes its listener and opens a new one, and a
+/// reloaded nginx. The next service accepts the connections of the new server's clients.
 pub fn listeners_of_an_outage_find_the_service() -> Outcome {
     const REOPENED: u16 = 7001;
     tools::require_tools(&["nginx"])?;
@@ -316,7 +321,7 @@ pub fn listeners_of_an_outage_find_the_service() -> Outcome {
         let client = wire.program(Side::Client, &echo_clients.0.to_string_lossy());
         let client = client.arg(SERVER).arg(REOPENED).args("1 1 10").run(SHORT)?;
         ClientResults::parse(&client.stdout)?.check_all_served(1)?;
-        // Preload the library directly: `tidelane run` refuses to start without a service.
+        // Preload the library directly: `tidelane run` starts no program without a service.
         let echo = wire.load_tool(Side::Server, "echo-server")?;
         let echo = echo.arg("--port").arg(PORT);
         let echo = echo.env("TIDELANE_SOCKET", &socket.to_string_lossy());

@@ -18,7 +18,8 @@ use crate::{
 
 /// Port of the echo server on the service.
 const ECHO: u16 = 7000;
-/// Length in bytes of the blocks at the start of a capture file.
+/// Length in bytes of the two blocks at the start of a capture file (pcapng): the section header
+/// and the interface description.
 const HEADER_LEN: u64 = 28 + 32;
 
 /// Starts a capture to the file `name`, and waits until it runs.
@@ -45,10 +46,10 @@ fn read(wire: &Wire, name: &str) -> Result<Vec<String>, Stop> {
     Ok(output.lines().map(str::to_owned).collect())
 }
 
-/// A capture at the NIC, filtered by a TCP port, has the SYN, the SYN-ACK and all payload segments
-/// of a connection to that port, and no packet of other ports. A capture at a mux port has an HTTP
-/// request and its response, and no packet of the echo server. A capture with `--count 3` has three
-/// packets.
+/// A capture at the NIC, filtered by the echo server's TCP port, has the SYN, the SYN-ACK and the
+/// payload segments of a connection to that port, and no packet of other ports. A capture at a mux
+/// port has an HTTP request and the start of the response, and no packet of the echo server. A
+/// capture with `--count 3` has three packets.
 pub fn tcpdump_reads_the_packets() -> Outcome {
     tools::require_tools(&["tcpdump", "curl"])?;
     let wire = Wire::new()?;
@@ -94,9 +95,9 @@ pub fn tcpdump_reads_the_packets() -> Outcome {
     Ok(())
 }
 
-/// The command fails with one line if the mux port or the service does not exist, or if eight
-/// captures are open. After the commands of eight captures are killed, the service ends captures,
-/// so that a new capture succeeds.
+/// `tidelane capture` fails with one line if the mux port or the service does not exist, or if
+/// eight captures are open. If a command is killed, its capture stays open at first. The service
+/// ends the capture some seconds later, so that a new capture succeeds.
 pub fn a_killed_capture_ends() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

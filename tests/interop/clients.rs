@@ -1,6 +1,9 @@
 //! Unmodified clients on Tidelane, with servers on the kernel's stack.
 //!
-//! The service (`tidelaned`) runs in the client's namespace.
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair. The
+//! service (`tidelaned`) runs in the client's namespace and carries the TCP connections of
+//! accelerated programs. With `strict`, a call of a program fails if the call would otherwise use
+//! the kernel's stack.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +19,8 @@ use crate::{
     support::{SHORT, check_load, check_same, echo_client, echo_server, wrk},
 };
 
-/// curl gets files of every size unchanged, one by one. Over parallel connections, curl gets all
-/// files, and the largest file is compared.
+/// curl gets each file of nginx, one by one, and each file is unchanged. Then curl gets all files
+/// over parallel connections, and the largest file is unchanged.
 pub fn curl_from_a_kernel_server() -> Outcome {
     require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;
@@ -47,7 +50,7 @@ pub fn curl_from_a_kernel_server() -> Outcome {
     check_same(&nginx.file("1m"), &wire.scratch().join("all-1m"))
 }
 
-/// wrk reports no error, and the kernel has none of its connections. wrk calls FIONREAD after each
+/// wrk reports no error, and the kernel has no connection of wrk. wrk calls FIONREAD after each
 /// read that fills its buffer.
 pub fn wrk_against_a_kernel_server() -> Outcome {
     require_tools(&["wrk", "nginx"])?;
@@ -93,8 +96,8 @@ pub fn redis_benchmark_against_a_kernel_server() -> Outcome {
     check_redis_csv(&benchmark.run(Duration::from_secs(40))?.stdout)
 }
 
-/// An echo client verifies every byte on one connection, on 600 connections, with large messages,
-/// and on 5000 short connections.
+/// Echo clients verify every byte: on one connection, on 600 connections, on four connections with
+/// large messages, and on 5000 short connections.
 pub fn echo_client_against_a_kernel_server() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service_with(Side::Client, &[])?;

@@ -1,7 +1,8 @@
-//! The kernel's stack continues to work on the served interface and its addresses.
+//! While a service (`tidelaned`) runs on an interface, the kernel's stack continues to work on the
+//! interface and its addresses.
 //!
-//! An accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
-//! connections instead of the kernel.
+//! An accelerated program runs under `tidelane run`: the service, not the kernel, carries the
+//! program's TCP connections.
 
 use std::{thread, time::Duration};
 
@@ -44,7 +45,8 @@ pub fn an_unaccelerated_server_on_another_port() -> Outcome {
     check_load(&kernel.wait(SHORT)?.success()?.json()?)
 }
 
-/// An accelerated listener at 0.0.0.0 also accepts the kernel's connections over loopback.
+/// An accelerated listener at 0.0.0.0 also accepts the connections of a kernel client over
+/// loopback.
 pub fn loopback_client_of_an_accelerated_listener() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -1,7 +1,7 @@
 //! The `tidelane` command: messages and exit statuses.
 //!
-//! An accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
-//! connections instead of the kernel.
+//! An accelerated program runs under `tidelane run`: the service (`tidelaned`), not the kernel,
+//! carries the program's TCP connections.
 
 use std::{
     os::unix::fs::PermissionsExt,
@@ -21,10 +21,12 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// A version of the shared memory that differs from that of this build.
+/// A version number of the shared-memory layout, other than this build's [`ABI_VERSION`]. Programs
+/// and the service share memory.
 const OTHER_VERSION: u32 = ABI_VERSION + 1;
 
-/// Returns the command `tidelane` with the arguments of `line`, for the server's namespace.
+/// Returns the command `tidelane` with the arguments in `line`, to run in the server's network
+/// namespace.
 pub fn tidelane(wire: &Wire, line: &str) -> Result<Program, Stop> {
     let path = tools::binary("tidelane")?;
     Ok(wire
@@ -32,7 +34,8 @@ pub fn tidelane(wire: &Wire, line: &str) -> Result<Program, Stop> {
         .args(line))
 }
 
-/// Fails unless the exit status is not 0 and standard error is one line that contains `words`.
+/// Fails if the exit status is 0, or if standard error is not exactly one line that contains
+/// `words`.
 pub fn check_refusal(finished: &Finished, words: &str) -> Outcome {
     ensure!(!finished.status.success(), "no failure: {finished}");
     ensure!(
@@ -94,12 +97,12 @@ pub fn a_kernel_without_af_xdp() -> Outcome {
             .args(line)
             .finish(SHORT)?;
         check_refusal(&finished, "this kernel has no AF_XDP")?;
-        ensure!(!run_dir("never").exists(), "the run directory is left");
+        ensure!(!run_dir("never").exists(), "the run directory exists");
     }
     Ok(())
 }
 
-/// Each command that needs a service fails with one line if there is none.
+/// The commands `ss`, `stat`, `down` and `run` fail with one line if the service does not exist.
 pub fn without_a_service() -> Outcome {
     let wire = Wire::new()?;
     for line in ["ss", "stat", "down", "run"] {
@@ -112,8 +115,8 @@ pub fn without_a_service() -> Outcome {
 }
 
 /// The test simulates a service with another version of the shared memory. `tidelane run` refuses
-/// to start a program on this service. A program that preloads the library without `tidelane run`
-/// prints one line about the mismatch and uses the kernel.
+/// to start a program on this service. A program that preloads `libtidelane.so` without
+/// `tidelane run` prints one line about the mismatch and uses the kernel.
 pub fn another_shared_memory_version() -> Outcome {
     let wire = Wire::new()?;
     let name = format!("{}-other", wire.namespace(Side::Server));
@@ -143,7 +146,7 @@ pub fn another_shared_memory_version() -> Outcome {
 }
 
 /// The test simulates a program with another version of the shared memory. The service refuses the
-/// registration and continues to run. The refusal has the service's own version.
+/// program's REGISTER message and continues to run. The refusal has the service's own version.
 pub fn a_program_of_another_version() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -173,7 +176,7 @@ pub fn a_program_of_another_version() -> Outcome {
 }
 
 /// A simulated service with another version of the shared memory. The service answers the first
-/// message of each connection with a refusal. `drop` removes its run directory.
+/// message of each connection with a refusal. `drop` removes the run directory.
 struct OtherVersion {
     /// Run directory of the simulated service.
     directory: PathBuf,
@@ -242,7 +245,7 @@ pub fn up_down_up() -> Outcome {
     tools::wait_until(Duration::from_secs(5), "the service to end", || {
         Ok(!service.alive())
     })?;
-    ensure!(!run_dir(&name).exists(), "the run directory is left");
+    ensure!(!run_dir(&name).exists(), "the run directory still exists");
     let again = wire.service()?;
     ensure!(again.alive(), "the second service is not there");
     Ok(())
@@ -283,8 +286,8 @@ pub fn ss_names_the_sockets() -> Outcome {
     Ok(())
 }
 
-/// A connection that cannot be accelerated fails with `tidelane run --strict`. Without the option
-/// the kernel has the connection.
+/// Under `tidelane run --strict`, a connection that cannot be accelerated fails. Without the
+/// option, the kernel carries the connection.
 pub fn strict_refuses_a_fall_back() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -301,9 +304,10 @@ pub fn strict_refuses_a_fall_back() -> Outcome {
     Ok(())
 }
 
-/// Runs programs, such as a shell, that start `program` by calls of the exec family or by
-/// posix_spawn. `program` cannot load the preload library. Fails unless the standard error of each
-/// `tidelane run` is one line that contains `words`, however often the run starts `program`.
+/// Runs a shell, Python and `env` under `tidelane run` on the service named `service`. Each of them
+/// starts `program` by a call of the exec family or by posix_spawn. `program` cannot load the
+/// preload library. Fails unless the standard error of each `tidelane run` is exactly one line that
+/// contains `words`. The shell starts `program` several times.
 fn check_named_as_child(wire: &Wire, service: &str, program: &Path, words: &str) -> Outcome {
     let (folder, file) = (program.parent().unwrap_or(program), program.display());
     let name = program.file_name().unwrap_or_default().display();
@@ -327,8 +331,8 @@ fn check_named_as_child(wire: &Wire, service: &str, program: &Path, words: &str)
 }
 
 /// `tidelane run` reports a program that cannot load the preload library, and starts the program.
-/// With `--strict` the command fails. The cases are a static program, a Go program, and scripts
-/// with these programs as interpreters.
+/// With `--strict` the command fails. The programs are a statically linked program, a program
+/// that looks like a Go program, and scripts with these programs as interpreters.
 pub fn run_reports_programs_that_cannot_be_accelerated() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

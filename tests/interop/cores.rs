@@ -1,9 +1,9 @@
-//! A service (`tidelaned`) with two fast-path cores, which are its packet-processing threads. The
-//! environment variable TIDELANE_CORES=2 runs the cases of other modules with two cores, too.
+//! A service (`tidelaned`) with two fast-path cores, which are its packet-processing threads. If
+//! the environment variable TIDELANE_CORES is 2, the cases of other modules have two cores, too.
 //!
 //! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
-//! accelerated program runs under `tidelane run`: the service carries its TCP connections instead
-//! of the kernel.
+//! accelerated program runs under `tidelane run`: the service, not the kernel, carries the
+//! program's TCP connections.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn wire(queues: u64) -> Result<Wire, Stop> {
     })
 }
 
-/// Returns the counter `name` of the service.
+/// Returns the counter `name` of the service, or 0 if there is none.
 fn counter(service: &Service, name: &str) -> Result<u64, Stop> {
     Ok(service.counters()?[name].as_u64().unwrap_or(0))
 }
@@ -55,9 +55,11 @@ fn frames_by_queue(wire: &Wire) -> Result<Vec<u64>, Stop> {
     Ok(all)
 }
 
-/// A service with two cores serves kernel clients and accelerated clients. Each queue receives more
-/// than a tenth of the frames of short connections, if the driver counts frames per queue. The
-/// cores hand over some frames, but not all, to each other. `tidelane ss` lists the listener once.
+/// A service with two cores serves kernel clients and accelerated clients. If the driver counts
+/// frames per queue, each queue must receive more than a tenth of the frames of short connections.
+/// If a frame arrives at one core and the frame's connection belongs to the other core, the first
+/// core hands the frame over. The cores hand over some frames, but not all. The service lists the
+/// listener once.
 pub fn both_have_connections() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = wire(2)?;
@@ -124,15 +126,15 @@ pub fn no_such_cpu() -> Outcome {
     check_refusal(&up.finish(SHORT)?, "unexpected argument '--no-such-option'")
 }
 
-/// `tidelane up` refuses more cores than queues. Its message has an `ethtool` command, after which
-/// the service starts.
+/// `tidelane up` refuses to start more cores than the interface has queues. The message has an
+/// `ethtool` command. After this command, the service starts.
 pub fn too_few_queues() -> Outcome {
     let wire = wire(1)?;
     let space = wire.namespace(Side::Server);
     let up = format!("up {INTERFACE} --name {space} --cores 0,1");
     let advice = format!("ethtool -L {INTERFACE} rx 2 tx 2");
     check_refusal(&tidelane(&wire, &up)?.finish(SHORT)?, &advice)?;
-    ensure!(!run_dir(&space).exists(), "the run directory is left");
+    ensure!(!run_dir(&space).exists(), "the run directory exists");
     command_in(&space, &advice.split(' ').collect::<Vec<_>>())?;
     wire.service_on_cores(Side::Server, "0,1", &[]).map(drop)
 }

@@ -1,7 +1,7 @@
 //! Programs and services are killed with SIGKILL, and their resources are freed.
 //!
-//! An accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
-//! connections instead of the kernel.
+//! An accelerated program runs under `tidelane run`: the service (`tidelaned`), not the kernel,
+//! carries the program's TCP connections.
 
 use std::time::Duration;
 
@@ -14,16 +14,17 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Number of kills before the service's resources are measured for the first time.
+/// Number of rounds of kills before the service's resources are measured for the first time.
 const REFERENCE_KILL: u64 = 5;
-/// Time limit for the kernel to serve the NIC after the service is killed. A zero-copy driver must
-/// first set up its rings again.
+/// Time limit for the kernel to serve a NIC (TIDELANE_WIRE_NICS) after the service is killed. A
+/// zero-copy driver must first set up its rings again.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// Growth of the service's resident memory in KiB that does not count as a leak.
+/// Largest growth of the service's resident memory that does not count as a leak, in KiB.
 const GROWTH_MAX_KIB: u64 = 4096;
 
-/// Returns the number of programs that a case kills: TIDELANE_KILLS, or 20 without this variable.
-/// The number exceeds [`REFERENCE_KILL`], so that each case measures the service.
+/// Returns the number of rounds of a case: TIDELANE_KILLS, or 20 without this variable. A round
+/// kills one program or two. The number exceeds [`REFERENCE_KILL`], so that each case measures the
+/// service.
 fn kills() -> u64 {
     env_number("TIDELANE_KILLS", 20).max(REFERENCE_KILL + 1)
 }
@@ -35,7 +36,8 @@ fn wait_freed(service: &Service, pid: u32) -> Outcome {
     })
 }
 
-/// Waits until `count` accelerated connections of the process `pid` have sent data.
+/// Waits until `count` accelerated connections of the process `pid` are at work
+/// ([`active_connections`]).
 fn wait_connections(service: &Service, pid: u32, count: usize) -> Outcome {
     wait_until(SHORT, "connections at work", || {
         Ok(active_connections(service, pid)? == count)
@@ -170,8 +172,9 @@ pub fn killed_client_frees_all() -> Outcome {
     }
 }
 
-/// The service is killed. Its programs get ECONNRESET and continue on the kernel, the kernel serves
-/// the interface at once, and a new service can start.
+/// The service is killed. Its connections end with ECONNRESET, and the programs continue on the
+/// kernel. The kernel serves a veth interface immediately, and a NIC within [`AT_ONCE`]. A new
+/// service can start.
 pub fn killed_service_resets_and_comes_back() -> Outcome {
     let wire = Wire::new()?;
     for _ in 0..3 {
@@ -219,8 +222,9 @@ pub fn killed_service_resets_and_comes_back() -> Outcome {
     Ok(())
 }
 
-/// A connection that ended with the service is added to an epoll instance in which a thread already
-/// sleeps. The thread is woken, although no service exists that could write to its eventfd.
+/// The service is killed, and the connection of a program ends. The program then adds the
+/// connection to an epoll instance in which a thread already sleeps (`armed_dead.c`). The thread is
+/// woken, although no service exists that could write to the eventfd of the thread.
 pub fn a_dead_connection_wakes_a_sleeper() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("armed_dead");
@@ -247,7 +251,7 @@ pub fn a_dead_connection_wakes_a_sleeper() -> Outcome {
 
 /// After the service is killed, memcached serves clients on the next service. The main thread of
 /// memcached accepts the clients. The workers sleep in epoll instances that were created before the
-/// kill, and are woken nevertheless.
+/// kill. The new connections must wake the workers nevertheless.
 pub fn workers_of_memcached_find_the_next_service() -> Outcome {
     tools::require_tools(&["memcached", "memcaslap"])?;
     let wire = Wire::new()?;

@@ -1,7 +1,8 @@
-//! An HTTP server with the ring API and its direct back end, which runs Tidelane's TCP engine
-//! within the program. The server's packets pass through a TUN device, through a mux port of the
-//! service (`tidelaned`, which shares its NIC with the program by a pair of packet rings), or
-//! through a queue of a NIC (AF_XDP). The clients are on the kernel's stack.
+//! An HTTP server that uses the ring API (an interface that sends and receives on many sockets in
+//! one call) with the direct back end, which runs Tidelane's TCP engine within the program. The
+//! server's packets pass through a TUN device, through a mux port, or through a queue of a NIC
+//! (AF_XDP). A mux port is a pair of packet rings by which the service (`tidelaned`) shares its NIC
+//! with the program. The clients are on the kernel's stack.
 //!
 //! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
 
@@ -27,20 +28,22 @@ const START_MAX: Duration = Duration::from_secs(10);
 /// Lengths of the pages in bytes.
 const LENGTHS: [usize; 6] = [0, 1, 1460, 4096, 100_000, 1_000_000];
 
-/// Returns the example `name` with `arguments`. The program ends after 110 seconds.
+/// Returns the example program `name` with `arguments`. The program ends after 110 seconds.
 fn example(wire: &Wire, side: Side, name: &str, arguments: &str) -> Result<Program, Stop> {
     let path = tools::binary(name)?;
     let program = wire.program(side, &path.to_string_lossy());
     Ok(program.args(arguments).args("--seconds 110"))
 }
 
-/// Starts the server on the queue of the server's end of the wire, which stands for a NIC.
+/// Starts the server on the queue of the interface at the server's end of the wire. The interface
+/// stands for a NIC.
 fn on_nic(wire: &Wire) -> Result<Running, Stop> {
     let arguments = format!("--back-end direct --interface {INTERFACE} --listen {SERVER}:{PORT}");
     example(wire, Side::Server, "ring-http", &arguments)?.spawn_ready(START_MAX)
 }
 
-/// Fetches pages of all lengths, and runs wrk with keep-alive and without.
+/// Fetches a page of each length in [`LENGTHS`] from the server at `address`, and runs wrk with
+/// keep-alive and without.
 pub fn check(wire: &Wire, address: &str) -> Outcome {
     for len in LENGTHS {
         fetch(wire, address, len)?;

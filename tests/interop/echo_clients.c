@@ -3,14 +3,14 @@
  *
  *   echo_clients ADDRESS PORT CLIENTS EXCHANGES PAUSE
  *
- * Each of CLIENTS clients tries to connect until it is not refused, at most 10,000 times. Then it
- * sends a message and reads the echo, EXCHANGES times, with pauses of PAUSE milliseconds. At the
- * end the program prints "served N refused N reset N broken N silent N": the number of refused
- * attempts, and the number of clients with each result.
- *   served    all echoes were right
- *   reset     the connection was reset
- *   broken    the connection ended early, or an echo was wrong
- *   silent    a timeout or another error
+ * Each of CLIENTS clients tries to connect until an attempt is not refused, at most 10,000 times.
+ * Then the client sends a message and reads the echo, EXCHANGES times, with pauses of PAUSE
+ * milliseconds. At the end the program prints "served N refused N reset N broken N silent N".
+ *   served    number of clients whose echoes were all right
+ *   refused   number of refused attempts to connect, of all clients
+ *   reset     number of clients whose connection was reset
+ *   broken    number of clients whose connection ended early, or that received a wrong echo
+ *   silent    number of clients with a timeout, another error, or 10,000 refused attempts
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -31,8 +31,8 @@ static struct sockaddr_in server = {.sin_family = AF_INET};
 static int exchanges, pause_ms;
 static atomic_int served, refused, reset, broken, silent;
 
-/* Connects, and tries again if the connection is refused. Returns the socket, or -1 after the
- * function has counted a failure. */
+/* Connects, and tries again if the connection is refused. Returns the socket. If the client fails,
+ * the function counts the failure and returns -1. */
 static int connect_with_retries(void)
 {
 	struct timeval patience = {.tv_sec = PATIENCE_S};

@@ -1,5 +1,5 @@
-//! The embedded stack: Tidelane's engine, linked into a program. The program is an HTTP server
-//! behind a TUN device, and its clients are on the kernel's stack.
+//! The embedded stack: Tidelane's TCP engine, linked into a program. In most cases the program is
+//! an HTTP server behind a TUN device. The server's clients are on the kernel's stack.
 
 use std::{fs, path::Path, thread, time::Duration};
 
@@ -8,9 +8,10 @@ use tidelane_tests::{Outcome, Program, Running, Side, Stop, Wire, ensure, tools}
 
 use crate::support::{SHORT, check_load};
 
-/// Device of the server.
+/// Name of the server's TUN device.
 pub const DEVICE: &str = "tlemb0";
-/// Addresses of the kernel's end and of the server's end.
+/// IP addresses of the TUN device's two ends: the kernel's end (with the prefix length), and the
+/// server's end.
 pub const ADDRESSES: (&str, &str) = ("10.97.0.1/24", "10.97.0.2");
 
 /// Returns a wire (two network namespaces) with the TUN device in the client's namespace.
@@ -27,6 +28,7 @@ pub fn wire_with_device() -> Result<Wire, Stop> {
     Ok(wire)
 }
 
+/// Returns the program `name`, a client or a server, to start in the client's namespace.
 fn client(wire: &Wire, name: &str) -> Program {
     wire.program(Side::Client, name)
 }
@@ -99,8 +101,9 @@ pub fn http_to_the_kernel() -> Outcome {
     server.check_alive()
 }
 
-/// The same server also runs on the kernel's sockets. A client sends two requests at once to each
-/// server, and gets two pages, of which the second has the right length.
+/// The HTTP server of the other cases also runs on the kernel's sockets. A client sends two
+/// requests together to each of the two servers, and gets two pages. The second page has the right
+/// length.
 pub fn the_same_source_on_kernel_sockets() -> Outcome {
     let wire = wire_with_device()?;
     let path = tools::binary("tidelane-http")?;
@@ -137,7 +140,8 @@ pub fn http_with_loss() -> Outcome {
     server.check_alive()
 }
 
-/// A C program runs the embedded stack in a libuv loop, and serves echo clients on the kernel.
+/// A C program runs the embedded stack in a libuv loop, and is the server of echo clients that use
+/// the kernel's stack.
 pub fn a_c_program_in_a_libuv_loop() -> Outcome {
     if !Path::new("/usr/include/uv.h").exists() {
         return Err(Stop::Skip(

@@ -1,9 +1,9 @@
-//! Sockets that stay with the kernel although the program runs under `tidelane run`: because the
-//! user chose so, because the program hands its connections to other programs, or because the
-//! program forks for each connection.
+//! An accelerated program runs under `tidelane run`: the service (`tidelaned`), not the kernel,
+//! carries the program's TCP connections.
 //!
-//! An accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
-//! connections instead of the kernel.
+//! Some sockets of accelerated programs stay with the kernel: because the user chose so, because
+//! the program hands its connections to other programs, or because the program forks for each
+//! connection. The cases of this module test these exceptions.
 
 use std::{fs, time::Duration};
 
@@ -37,8 +37,8 @@ fn is_left(service: &Service, port: u16, reason: &str) -> Result<bool, Stop> {
     }))
 }
 
-/// Starts a server under `tidelane run` whose listener stays with the kernel. Waits until the
-/// server listens on `port`.
+/// Starts a server under `tidelane run`, and waits until the server listens on `port`. The listener
+/// may stay with the kernel.
 fn start(wire: &Wire, service: &Service, program: Program, port: u16) -> Result<Running, Stop> {
     let mut server = program.accelerated(service).spawn()?;
     wait_until(SHORT, &format!("port {port} to listen"), || {
@@ -49,7 +49,8 @@ fn start(wire: &Wire, service: &Service, program: Program, port: u16) -> Result<
 }
 
 /// `tidelane run --kernel-port` leaves a listener to the kernel, and `--no-listen` does so even
-/// with `--strict`. `tidelane ss` shows the reason. A listener on another port is accelerated.
+/// with `--strict`. `tidelane ss` shows the reason. A listener on a port outside of the range of
+/// `--kernel-port` is accelerated.
 pub fn listeners_by_choice() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -76,7 +77,7 @@ pub fn listeners_by_choice() -> Outcome {
 }
 
 /// `tidelane run --kernel-address` leaves a listener to the kernel if the listener's address is in
-/// the given prefix. Another listener is accelerated.
+/// the given prefix. A listener with an address outside of the prefix is accelerated.
 pub fn an_address_by_choice() -> Outcome {
     require_tools(&["redis-server", "redis-cli"])?;
     let wire = Wire::new()?;
@@ -105,7 +106,8 @@ pub fn an_address_by_choice() -> Outcome {
     Ok(())
 }
 
-/// `tidelane run --no-connect` leaves a client's connections to the kernel; `--no-listen` does not.
+/// With `tidelane run --no-connect`, a client's connections stay with the kernel. With
+/// `--no-listen`, the connections are accelerated.
 pub fn connections_by_choice() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service_with(Side::Client, &[])?;
@@ -124,8 +126,8 @@ pub fn connections_by_choice() -> Outcome {
     Ok(())
 }
 
-/// A server executes another program for each connection (`hand_over.c`). Its listener is left to
-/// the kernel.
+/// A server executes another program for each connection (`hand_over.c`). After the first
+/// connections are lost, the server's listener is left to the kernel.
 pub fn a_server_that_hands_over() -> Outcome {
     for how in ["execvp", "execlp", "fexecve", "execveat", "posix_spawn"] {
         loses_its_first("hand_over", "cat", how)
@@ -134,8 +136,8 @@ pub fn a_server_that_hands_over() -> Outcome {
     Ok(())
 }
 
-/// A server sends each connection to another process by SCM_RIGHTS (`sends_on.c`). Its listener is
-/// left to the kernel.
+/// A server sends each connection to another process by SCM_RIGHTS (`sends_on.c`). After the first
+/// connections are lost, the server's listener is left to the kernel.
 pub fn a_server_that_sends_connections_on() -> Outcome {
     for call in ["sendmsg", "sendmmsg"] {
         loses_its_first("sends_on", call, "")?;
@@ -143,10 +145,11 @@ pub fn a_server_that_sends_connections_on() -> Outcome {
     Ok(())
 }
 
-/// Runs the server `name`, which hands its connections to other processes.
+/// Runs the server `name`, which hands its connections to other processes. `argument` is the
+/// server's second argument, and `how` is the environment variable HAND_OVER.
 ///
 /// An accelerated connection cannot move to another process, so the first one or two connections
-/// are lost. The kernel must then have the listener, and later connections must be served.
+/// are lost. The kernel must then have the listener, and all further connections must be served.
 fn loses_its_first(name: &str, argument: &str, how: &str) -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join(name);

@@ -16,7 +16,8 @@ use crate::support::{SHORT, check_same};
 /// Port of nginx's listener with the option `fastopen`.
 const PORT: u16 = 8080;
 
-/// Returns a wire whose kernels at both ends have TCP Fast Open enabled, as client and as server.
+/// Returns a wire on which the kernel allows TCP Fast Open in both namespaces, for clients and for
+/// servers.
 fn wire() -> Result<Wire, Stop> {
     require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;
@@ -41,8 +42,9 @@ fn nginx(wire: &Wire, service: Option<&Service>) -> Result<Nginx, Stop> {
     Ok(nginx)
 }
 
-/// Gets four files with `curl --tcp-fastopen`, each over a new connection. The first connection
-/// requests a cookie if the client has none. `on` decides if curl uses the service or the kernel.
+/// Gets files with `curl --tcp-fastopen` four times, each time over a new connection. If the client
+/// has no cookie, the first connection requests a cookie. `on` decides if curl uses the service or
+/// the kernel.
 fn get(wire: &Wire, nginx: &Nginx, on: impl Fn(Program) -> Program) -> Outcome {
     for name in ["64", "1m", "64", "1k"] {
         let got = wire.scratch().join("got");
@@ -55,7 +57,8 @@ fn get(wire: &Wire, nginx: &Nginx, on: impl Fn(Program) -> Program) -> Outcome {
     Ok(())
 }
 
-/// Fails unless the counter `name` of the service is at least 3.
+/// Fails unless the counter `name` of the service is at least 3. Of the four connections of
+/// [`get`], all but the first have a cookie.
 fn check_counter(service: &Service, name: &str) -> Outcome {
     let counters = service.counters()?;
     ensure!(

@@ -2,15 +2,15 @@
 //! continues to transfer data, new clients can connect, and the service's memory stays within its
 //! limits.
 //!
-//! The cases print the goodput of the established connection (`--nocapture`). They do not check its
-//! value, because it depends on other load of the machine. At 200,000 SYNs per second or more,
-//! the cases measure the kernel's stack, too. Because the flood generator and the client share a
-//! CPU, the cases also measure the goodput while the generator sends to an interface that leads
-//! nowhere (a veth pair without a host at its far end).
+//! The cases print the goodput of the established connection (`--nocapture`), but do not check the
+//! goodput's value, because other load of the machine can reduce the goodput. At 200,000 SYNs per
+//! second or more, the cases measure the kernel's stack, too. Because the flood generator and the
+//! client share a CPU, the cases also measure the goodput while the generator sends to an interface
+//! that leads nowhere (a veth pair without a host at its far end).
 //!
 //! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
-//! accelerated program runs under `tidelane run`: the service carries its TCP connections instead
-//! of the kernel.
+//! accelerated program runs under `tidelane run`: the service, not the kernel, carries the
+//! program's TCP connections.
 
 use std::{net::IpAddr, thread, time::Duration};
 
@@ -28,25 +28,25 @@ use crate::support::{SHORT, check_load};
 const VICTIM: u16 = 7100;
 /// Port of the connection that is established before the flood.
 const BULK: u16 = 7000;
-/// Rate in SYNs per second from which on the kernel is measured, too.
+/// Lowest rate of the flood at which the kernel is measured, too, in SYNs per second.
 const FULL_RATE: u64 = 200_000;
-/// Rate limits of the client's interface in Mbit/s: none, and those of common NICs. The flood
-/// generator bypasses the limit.
+/// Rate limits of the client's interface in Mbit/s: no limit, and the rates of common NICs. The
+/// flood generator bypasses the limit.
 const LINES: [Option<u32>; 3] = [None, Some(2_500), Some(5_000)];
-/// Number of clients of each IP version that must connect once the flood has started, and again
-/// after the flood.
+/// Number of clients of each IP version that must connect after the start of the flood, and again
+/// after its end.
 const NEW_CLIENTS: u64 = 100;
 /// Maximum number of half-open connections of the service.
 const HALF_OPEN_MAX: u64 = 4096;
-/// Maximum growth of the service's resident memory in KiB: the half-open connections, and buffers
-/// of the new clients.
+/// Upper limit of the growth of the service's resident memory, in KiB. The half-open connections
+/// and the buffers of the new clients need memory.
 const GROWTH_KIB_MAX: u64 = 48 << 10;
 /// Time limit of a step.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The direction of the established connection, and the IP version of the flood. The program at the
-/// client's end is on the kernel. The program at the server's end is accelerated, except when the
-/// kernel is measured.
+/// The direction of the data on the established connection, and the IP version of the flood. The
+/// program at the client's end is on the kernel. The program at the server's end is accelerated,
+/// except when the kernel is measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
     /// The client's end sends to the server's end. The flood uses IPv4, from 250 addresses.
@@ -89,7 +89,7 @@ fn floods(direction: Direction) -> Outcome {
 }
 
 /// Returns a wire on which the kernel uses CUBIC. `line` is the rate limit of the client's
-/// interface in Mbit/s.
+/// interface in Mbit/s, or `None` for no limit.
 fn flooded_wire(line: Option<u32>) -> Result<Wire, Stop> {
     Wire::with(&WireOptions {
         congestion: Some("cubic".to_owned()),
@@ -114,7 +114,7 @@ struct Flow {
 }
 
 impl Flow {
-    /// Starts the programs and waits until data arrives.
+    /// Starts the programs and waits until more than 1 MiB has arrived.
     fn start(wire: &Wire, service: Option<&Service>, direction: Direction) -> Result<Self, Stop> {
         let tool = |side, name| -> Result<Program, Stop> {
             let tool = wire.load_tool(side, name)?;
@@ -203,8 +203,8 @@ fn start_flood(
     flood.arg("--count").arg(rate * seconds).spawn_ready(SHORT)
 }
 
-/// Opens `count` connections over IPv4, then over IPv6, to the flooded listener. Fails unless all
-/// are served.
+/// Opens `count` connections over IPv4 to the flooded listener, then `count` connections over IPv6.
+/// Fails unless all connections are served.
 fn check_new_clients(wire: &Wire, count: u64) -> Outcome {
     for address in [SERVER.into(), SERVER_V6.into()] {
         let to = std::net::SocketAddr::new(address, VICTIM);
@@ -230,6 +230,7 @@ fn flood_on(wire: &Wire, service: Option<&Service>, direction: Direction, rate: 
     let alone = flow.progress()?;
     thread::sleep(Duration::from_secs(1));
     let before = flow.progress()?;
+    // The generator sends to an interface that leads nowhere, and takes CPU time from the client.
     let aside = start_flood(wire, direction, rate, wire.add_dead_end(Side::Client)?)?;
     let beside = flow.progress()?;
     aside.wait(LONG)?.success()?;
@@ -292,7 +293,8 @@ fn check_service(wire: &Wire, service: &Service, resident_before: u64) -> Outcom
     Ok(())
 }
 
-/// Two measurements of a transfer, each with its duration in seconds and its bytes so far.
+/// Two measurements of a transfer. Each has the duration of the transfer so far in seconds, and the
+/// number of bytes received so far.
 type Span = [(f64, u64); 2];
 
 /// Formats three goodputs: without a flood, while the generator sends to an interface that leads

@@ -1,7 +1,9 @@
 /*
- * An echo server that forks a child for each connection. The default of BACKLOG is 512.
+ * An echo server that forks a child for each connection.
  *
  *   fork_server PORT [BACKLOG]
+ *
+ * BACKLOG is the backlog of the listener. The default is 512.
  */
 #include <netinet/in.h>
 #include <signal.h>

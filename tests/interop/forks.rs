@@ -1,7 +1,8 @@
-//! Servers whose children inherit connections by fork and use them.
+//! Programs that fork while they have accelerated connections. The children inherit the
+//! connections, and some children use the connections.
 //!
-//! An accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
-//! connections instead of the kernel.
+//! An accelerated program runs under `tidelane run`: the service (`tidelaned`), not the kernel,
+//! carries the program's TCP connections.
 
 use std::{thread, time::Duration};
 
@@ -14,10 +15,10 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, check_not_in_kernel, echo_client, echo_server};
 
-/// Growth of the service's resident memory in KiB that does not count as a leak.
+/// Largest growth of the service's resident memory that does not count as a leak, in KiB.
 const GROWTH_MAX_KIB: u64 = 8192;
 
-/// Opens `total` connections, eight at a time. Fails unless all are served.
+/// Opens `total` connections, eight at a time. Fails unless all connections are served.
 fn short_connections(wire: &Wire, port: u16, total: u32) -> Outcome {
     let client = wire
         .load_tool(Side::Client, "short-client")?
@@ -67,8 +68,8 @@ pub fn a_child_for_each_connection() -> Outcome {
     Ok(())
 }
 
-/// redis forks a child repeatedly under load, to save its data. The child inherits all connections
-/// and uses none.
+/// redis forks a child repeatedly under load, to save its data. Each child inherits all connections
+/// and uses no connection.
 pub fn redis_saves_under_load() -> Outcome {
     require_tools(&["redis-server", "redis-benchmark", "redis-cli"])?;
     let wire = Wire::new()?;
@@ -101,7 +102,7 @@ pub fn redis_saves_under_load() -> Outcome {
     crate::servers::check_redis_csv(&load.wait(Duration::from_secs(40))?.success()?.stdout)
 }
 
-/// The children of a killed server continue to serve.
+/// The children of a killed server continue to serve their connections.
 pub fn children_outlive_their_parent() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("fork_server");
@@ -119,9 +120,9 @@ pub fn children_outlive_their_parent() -> Outcome {
     wait_quiet(&service)
 }
 
-/// An accelerated connection cannot be sent to another process or kept over exec. The preload
-/// library reports an attempt, and with `--strict` the attempt fails. The program can use the
-/// connection afterwards.
+/// An accelerated connection cannot be sent to another process, and a child cannot keep it over
+/// exec. The preload library reports each attempt. With `--strict`, the attempt also fails. The
+/// program itself can use the connection after the attempts.
 pub fn passing_on_an_accelerated_connection_is_reported() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("passes_on");

@@ -1,14 +1,14 @@
 /*
- * A bridge that fragments IPv4 and IPv6 packets with TCP segments.
+ * A bridge that forwards frames, and fragments IP packets that carry TCP segments.
  *
  *   fragmenter LEFT RIGHT LENGTH
  *
- * The program forwards frames between the interfaces LEFT and RIGHT. A TCP packet from RIGHT with
- * more than LENGTH bytes leaves by LEFT in fragments. The fragments of eight packets leave in
- * order, the fragments of the next eight packets in reverse order, and the fragments of the next
- * eight twice each. One fragment of every hundredth packet is dropped. The sender must not use
- * segmentation offload. The program prints "ready" at the start, and the numbers of fragmented
- * packets after SIGTERM.
+ * The program forwards frames between the interfaces LEFT and RIGHT. If an IPv4 or IPv6 packet with
+ * TCP arrives from RIGHT and has more than LENGTH bytes, the packet leaves by LEFT in fragments.
+ * The order of the fragments changes after every eight fragmented packets: in order, then in
+ * reverse order, then in order with each fragment sent twice. One fragment of every hundredth
+ * fragmented packet is dropped. The sender must not use segmentation offload. The program prints
+ * "ready" at the start. After SIGTERM, it prints the numbers of fragmented IPv4 and IPv6 packets.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -29,8 +29,8 @@
 
 #include "must.h"
 
-/* Lengths in bytes of the Ethernet, IPv4, IPv6 and fragment headers, the maximum length of a frame
- * in bytes, and the maximum number of fragments of a packet. */
+/* Lengths in bytes of the Ethernet header, the IPv4 header, the IPv6 header and the IPv6 fragment
+ * header; the maximum length of a frame in bytes; the maximum number of fragments of a packet. */
 enum { LINK = 14, V4 = 20, V6 = 40, FRAGMENT = 8, FRAME_MAX = 70000, PIECES_MAX = 64 };
 /* Orders in which the fragments of a packet leave. */
 enum { IN_ORDER, BACKWARDS, TWICE, ORDERS };
@@ -43,7 +43,7 @@ static void end(int signal)
 	ended = 1;
 }
 
-/* Opens a packet socket that receives the incoming frames of an interface and sends frames there.
+/* Opens a packet socket that receives the incoming frames of an interface and sends frames on it.
  * Each frame begins with its offload metadata (struct virtio_net_hdr). */
 static int open_port(const char *interface)
 {
@@ -58,7 +58,7 @@ static int open_port(const char *interface)
 	return fd;
 }
 
-/* Sends a frame. Ignores errors by which the kernel drops the frame. */
+/* Sends a frame. Ignores an error that only means that the kernel did not send this frame. */
 static void put(int fd, const void *frame, size_t len)
 {
 	must(write(fd, frame, len) >= 0 || errno == ENOBUFS || errno == EAGAIN || errno == EINVAL);
@@ -84,7 +84,8 @@ static void put16(uint8_t *at, uint16_t value)
 
 /* Writes the link and IP headers of a fragment to `out`, and returns their length in bytes.
  * `packet` is the frame of the whole packet, `id` the fragment identification, `offset` and `len`
- * the position and the length of the fragment's payload in bytes, and `more` the flag MF. */
+ * the position and the length of the fragment's payload in bytes. `more` is 1 if more fragments
+ * follow, and 0 otherwise. */
 static size_t headers(uint8_t *out, const uint8_t *packet, int is_v6, uint32_t id, size_t offset,
 		      size_t len, int more)
 {
@@ -135,8 +136,8 @@ static void cut(int to, const uint8_t *frame, size_t len, size_t length, int is_
 	}
 }
 
-/* Returns the IP version of a TCP packet without IP options and extension headers. Returns 0 for
- * any other frame. */
+/* Returns the IP version, 4 or 6, of a TCP packet that has neither IP options nor extension
+ * headers. Returns 0 for any other frame. */
 static int tcp_version(const uint8_t *frame, size_t len)
 {
 	if (len > LINK + V4 && frame[12] == 8 && frame[13] == 0 && frame[LINK] == 0x45 &&

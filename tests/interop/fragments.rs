@@ -2,8 +2,8 @@
 //! program on the kernel.
 //!
 //! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
-//! accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
-//! connections instead of the kernel.
+//! accelerated program runs under `tidelane run`: the service (`tidelaned`), not the kernel,
+//! carries the program's TCP connections.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -24,7 +24,7 @@ const ACCELERATED_PORT: u16 = 7000;
 /// Port of the server on the kernel.
 const KERNEL_PORT: u16 = 7001;
 
-/// Returns a wire with a middle namespace.
+/// Returns a wire with a third namespace, the middle namespace, between server and client.
 fn wire() -> Result<Wire, Stop> {
     Wire::with(&WireOptions {
         middle: true,
@@ -39,7 +39,7 @@ fn server(wire: &Wire, service: Option<&Service>, port: u16) -> Result<Running, 
     wire.start_server(server, service, port)
 }
 
-/// Returns a client on the kernel that sends 300 requests of 20,000 bytes.
+/// Returns a client on the kernel that sends 300 requests of 20,000 bytes over four connections.
 fn client(wire: &Wire, address: IpAddr, port: u16) -> Result<Program, Stop> {
     let client = wire.load_tool(Side::Client, "echo-client")?;
     let client = client.arg("--connect").arg(SocketAddr::new(address, port));
@@ -72,8 +72,8 @@ fn of_kernel(wire: &Wire, file: &str, name: &str) -> Result<u64, Stop> {
 }
 
 /// Makes the middle namespace a router between client and server. The router's route to the server
-/// has an MTU of [`PATH_MTU`]. The client sends packets without DF (RFC 791 §3.1), which the router
-/// may fragment.
+/// has an MTU of [`PATH_MTU`]. The client sends packets without the flag DF (RFC 791 §3.1), so that
+/// the router may fragment the packets.
 fn route(wire: &Wire) -> Outcome {
     let space = wire.namespace(Side::Middle);
     wire.sysctl(Side::Middle, "net.ipv4.ip_forward", "1")?;
@@ -111,7 +111,8 @@ pub fn a_router_cuts_segments() -> Outcome {
     ensure!(before >= 20, "the kernel reassembled {before} packets");
     let accelerated = client(&wire, SERVER.into(), ACCELERATED_PORT)?.spawn()?;
     let kernel = client(&wire, SERVER.into(), KERNEL_PORT)?.spawn()?;
-    // Each client sends more than 3000 fragmented packets, so none has ended before this.
+    // Each client sends more than 3000 packets that are fragmented. Neither client has ended when
+    // the first of them has sent half of these packets.
     wait_until(SHORT * 5, "half of the packets", || {
         let kernels = of_kernel(&wire, "snmp", "ReasmOKs")? - before;
         Ok(kernels > 1500 || counter(&service.counters()?, "reasm_oks") > 1500)
@@ -133,9 +134,9 @@ pub fn a_router_cuts_segments() -> Outcome {
     Ok(())
 }
 
-/// Returns the number of RSTs that the kernel has sent in the server's namespace. Read it before a
-/// client ends: a client that ends resets its connections, and the kernel rightly answers later
-/// packets of these connections with RSTs.
+/// Returns the number of RSTs that the kernel has sent in the server's namespace. Call the function
+/// before a client ends: a client that ends resets its connections, and the kernel rightly answers
+/// later packets of these connections with RSTs.
 fn of_kernel_tcp_resets(wire: &Wire) -> Result<u64, Stop> {
     let space = wire.namespace(Side::Server);
     let text = command_in(&space, &["cat", "/proc/net/snmp"])?;

@@ -1,10 +1,10 @@
-/* A peer on the kernel's stack that asks or answers over UDP.
+/* A peer on the kernel's stack that asks or answers over UDP. ADDRESS is a multicast group, a
+ * broadcast address or another IPv4 address. LOCAL is an address of the interface to use.
  *
- *   groups ask ADDRESS PORT LOCAL      sends "ask" to a group or a broadcast address, over the
- *                                      interface of the address LOCAL, and prints each answer and
+ *   groups ask ADDRESS PORT LOCAL      sends "ask" to ADDRESS and PORT, and prints each answer and
  *                                      its sender, until no answer arrives for a second
- *   groups answer ADDRESS PORT LOCAL   joins ADDRESS if it is a group, on the interface of LOCAL,
- *                                      prints "ready", and answers each "ask" */
+ *   groups answer ADDRESS PORT LOCAL   joins ADDRESS if ADDRESS is a multicast group, prints
+ *                                      "ready", and answers each "ask" that arrives at PORT */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/in.h>

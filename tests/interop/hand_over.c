@@ -1,7 +1,8 @@
 /*
  * A server that executes PROGRAM for each connection, as inetd does. The connection is the standard
  * input and output of PROGRAM. The environment variable HAND_OVER selects the call; its default is
- * execvp. With fexecve and execveat, PROGRAM is a file in /bin.
+ * execvp. With fexecve and execveat, PROGRAM is a file in /bin. With execlp, PROGRAM gets at most
+ * one ARGUMENT.
  *
  *   HAND_OVER=execvp|execlp|fexecve|execveat|posix_spawn hand_over PORT PROGRAM [ARGUMENT ...]
  */

@@ -16,7 +16,8 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Environment variable of the process that makes a wire and is killed.
+/// Environment variable that is set in a process that makes a wire (a test network of two network
+/// namespaces) and is then killed.
 const OWNER_VARIABLE: &str = "TIDELANE_TEST_OWNER";
 
 /// Echo clients and an echo server on the kernel's stack communicate over a wire. The wire sets the
@@ -79,7 +80,7 @@ fn own_until_killed() -> Outcome {
 }
 
 /// `xsk-echo`, a stateless echo server on AF_XDP, answers clients on the kernel's stack. Benches
-/// use `xsk-echo` to measure the limit of the wire.
+/// use `xsk-echo` to measure the highest rate that the wire allows.
 pub fn stateless_echo_on_af_xdp() -> Outcome {
     let wire = Wire::new()?;
     let echo = wire

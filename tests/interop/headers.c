@@ -1,14 +1,15 @@
 /*
- * Two programs that show the DiffServ field and the TTL of TCP segments, as the peer receives them.
+ * Two programs that exchange TCP segments. `headers own` sends the segments under test.
+ * `headers peer` prints the DiffServ field and the TTL (or hop limit) of the segments that arrive.
  *
  *   headers peer ADDRESS OWN_ADDRESS PORT    captures and prints the fields; must start first
  *   headers own  ADDRESS OWN_ADDRESS PORT    sets the fields of its sockets
  *
  * OWN_ADDRESS is the address of the program itself, and ADDRESS the address of the other program.
  * `headers own` connects with chosen values, and changes the values on the established connection.
- * It then accepts a connection on a listener with chosen values, and opens a connection with the
- * default values. `headers peer` prints the fields of each SYN, SYN,ACK and data segment, in the
- * order in which they first occur.
+ * The program then accepts a connection on a listener with chosen values, and opens a connection
+ * with the default values. `headers peer` prints a line with the fields of each SYN, SYN,ACK and
+ * data segment. Equal lines are printed only once.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -87,7 +88,7 @@ static char recv_byte(int fd)
 	return byte;
 }
 
-/* Runs `headers own`. */
+/* Runs `headers own`. `own` is the address of this program, and `peer` that of `headers peer`. */
 static void be_own(const char *peer, const char *own, int port)
 {
 	int fd = socket(family, SOCK_STREAM, 0);
@@ -112,8 +113,8 @@ static void be_own(const char *peer, const char *own, int port)
 }
 
 /* Prints the kind, the first payload byte and the header fields of a segment, without the ECN bits.
- * Ignores a segment without SYN and payload, and a line that was printed before. `ip` points to the
- * IP header. */
+ * Ignores a segment that has neither SYN nor payload. Omits a line that was printed before. `ip`
+ * points to the IP header. */
 static void print_packet(const unsigned char *ip, ssize_t len)
 {
 	static char printed[64][64];
@@ -140,7 +141,8 @@ static void print_packet(const unsigned char *ip, ssize_t len)
 	}
 }
 
-/* Prints the TCP packets from the address `own` that the packet socket `packets` has received. */
+/* Prints the TCP packets that the packet socket `packets` has received from `own`, the address of
+ * `headers own`. */
 static void print_headers(int packets, const char *own)
 {
 	unsigned char ip[2048], source[16];
@@ -167,7 +169,7 @@ static void must_not_drop(int packets)
 	must(stats.tp_drops == 0);
 }
 
-/* Runs `headers peer`. */
+/* Runs `headers peer`. `peer` is the address of this program, and `own` that of `headers own`. */
 static void be_peer(const char *own, const char *peer, int port)
 {
 	int kind = family == AF_INET ? ETH_P_IP : ETH_P_IPV6;

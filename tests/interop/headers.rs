@@ -1,7 +1,7 @@
 //! The DiffServ field and the TTL of an accelerated program's packets, as the peer receives them.
 //!
-//! An accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
-//! connections instead of the kernel.
+//! An accelerated program runs under `tidelane run`: the service (`tidelaned`), not the kernel,
+//! carries the program's TCP connections.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tidelane_tests::{
     wire::{CLIENT, CLIENT_V6, SERVER, SERVER_V6},
 };
 
-/// First port of the case. Each run uses two ports.
+/// First port of the case. Each run of the two programs uses two ports.
 const PORT: u16 = 7200;
 /// Time limit of a step, which suffices on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -42,9 +42,9 @@ fn seen(
 }
 
 /// RFC 9293 MUST-48, MUST-49, SHLD-21, SHLD-22: the options of a socket determine the fields of its
-/// packets, whether they are set before or after connect. The options of a listener determine the
-/// fields of accepted connections. RFC 1122 §3.2.1.7: without options, sysctls determine the TTL.
-/// The result is the same as on the kernel.
+/// packets, whether the program sets the options before or after connect. The options of a listener
+/// determine the fields of accepted connections. RFC 1122 §3.2.1.7: without options, sysctls
+/// determine the TTL. The result is the same as on the kernel.
 pub fn ip_headers_are_as_chosen() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("headers-program");

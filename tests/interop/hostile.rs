@@ -1,5 +1,5 @@
-//! Programs that use a service (`tidelaned`) and attack it. The service continues to work, and the
-//! connections of its other programs do, too.
+//! Programs that use a service (`tidelaned`) and attack the service. The service continues to work,
+//! and so do the connections of its other programs.
 
 use std::{os::fd::OwnedFd, time::Duration};
 
@@ -19,12 +19,13 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Largest number of programs that try to jam a doorbell. Each of them tries for a second.
+/// Largest number of programs that try to jam a doorbell, one after the other. Each program tries
+/// for a second. A doorbell is the eventfd to which the service writes in order to wake a program.
 const JAMMERS_MAX: u32 = 15;
 
-/// A program repeatedly overwrites the memory that it shares with the service with random values:
-/// the rings, and the start of the connections' records and of the send buffers. The connections of
-/// other programs continue meanwhile.
+/// A program repeatedly writes random values into the memory that it shares with the service: into
+/// the rings, and into the starts of the connections' records and of the send buffers. The
+/// connections of other programs continue meanwhile.
 pub fn scribbler_disturbs_nobody() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -72,7 +73,8 @@ pub fn jammed_doorbell_disturbs_nobody() -> Outcome {
     let remote = echo_client(&wire, Side::Client, 7000)?.args("--connections 8 --seconds 30");
     let remote = remote.spawn()?;
     let mut counters = service.counters()?;
-    // A write blocks only if the program sleeps at that moment, which is rare on a busy machine.
+    // The service writes to the doorbell only if the program sleeps. On a busy machine, the program
+    // rarely sleeps at the moment at which the counter is full.
     for _ in 0..JAMMERS_MAX {
         if counters["stuck_doorbells"].as_u64() > Some(0) {
             break;
@@ -97,8 +99,10 @@ pub fn jammed_doorbell_disturbs_nobody() -> Outcome {
     check_load(&fresh.run(SHORT)?.json()?)
 }
 
-/// Malformed messages of many lengths, and silent connections, reach the registration socket. The
-/// service continues to serve, and afterwards closes the descriptors of these connections.
+/// Malformed messages of many lengths reach the registration socket (the socket at which programs
+/// register with the service), and other connections to this socket stay silent. The service
+/// continues to serve. After the test has closed the connections, the service closes its
+/// descriptors of the connections.
 pub fn nonsense_at_the_registration_socket() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -134,8 +138,8 @@ fn registration_socket(service: &Service) -> Result<OwnedFd, Stop> {
     Ok(talker)
 }
 
-/// A program of an unprivileged user can use the service. The mode of the service's admin socket
-/// gives other users no write permission.
+/// A program of an unprivileged user can use the service. The mode of the service's admin socket,
+/// which the commands of `tidelane` use, gives other users no write permission.
 pub fn unprivileged_program() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

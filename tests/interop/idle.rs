@@ -11,11 +11,11 @@ use crate::support::{SHORT, echo_server};
 
 /// Number of idle connections.
 const CONNECTIONS: u64 = 12_000;
-/// Maximum memory of service and program together per connection, in bytes. A million connections
-/// then need 4 GiB.
+/// Upper limit of the memory of service and program together per connection, in bytes. A million
+/// connections then need at most 4 GiB.
 const EACH_MAX: u64 = 4294;
-/// Maximum memory in KiB that the service keeps after the connections have ended, beyond its memory
-/// before them.
+/// Upper limit in KiB of the difference between the service's memory after the connections have
+/// ended and its memory before the connections began.
 const LEFT_MAX_KIB: u64 = 4096;
 
 /// Connections that are idle after one request occupy little memory. The service returns the memory

@@ -1,8 +1,10 @@
 //! The interface of a service (`tidelaned`) goes down, changes or disappears while connections are
-//! open.
+//! open. Two further tests start a service on an interface without a carrier, and on an interface
+//! that another service serves.
 //!
-//! An accelerated program runs under `tidelane run`: the service carries its TCP connections
-//! instead of the kernel.
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair or by two
+//! NICs that TIDELANE_WIRE_NICS names. An accelerated program runs under `tidelane run`: the
+//! service carries its TCP connections instead of the kernel.
 
 use std::{fs, path::PathBuf, thread, time::Duration};
 
@@ -19,15 +21,16 @@ use crate::{
     support::{SHORT, check_load, check_not_in_kernel, check_same, echo_client, echo_server, ip},
 };
 
-/// Length in bytes of the transfer during which the driver is reset. At the limited rate of 1 MiB/s
-/// the transfer outlasts all resets.
+/// Length in bytes of the transfer during which the driver is reset. nginx limits the transfer to
+/// 1 MiB/s, so that the transfer outlasts all resets.
 const RESET_BYTES: u64 = 6 << 20;
 /// Time that traffic runs before a change.
 const WHILE: Duration = Duration::from_millis(700);
 
-/// Starts an echo client on the kernel, with four connections to an accelerated server and messages
-/// of almost a full segment, for 4 seconds, or longer on a slow machine. The client verifies every
-/// byte.
+/// Starts an echo client on the kernel, with four connections to an accelerated server. A message
+/// almost fills a segment. The client runs for 4 seconds, or longer on a slow machine
+/// ([`patience`]), and verifies every byte. Fails if the kernel, instead of the service, has a
+/// connection of the server.
 fn begin_traffic(wire: &Wire) -> Result<Running, Stop> {
     let client = echo_client(wire, Side::Client, 7000)?;
     let client = client.args("--connections 4 --bytes 1400 --warmup 0");
@@ -37,7 +40,8 @@ fn begin_traffic(wire: &Wire) -> Result<Running, Stop> {
     Ok(running)
 }
 
-/// Waits for the end of the echo client. Fails if its traffic stops or a connection fails.
+/// Waits for the end of the echo client. Fails if the service does not receive more than 1000
+/// further segments in time, or if a connection of the client fails.
 fn check_traffic(running: Running, service: &Service) -> Outcome {
     let segments = || Ok::<_, Stop>(service.counters()?["in_segs"].as_u64().unwrap_or(0));
     let before = segments()?;
@@ -79,9 +83,9 @@ pub fn down_and_up_again() -> Outcome {
     check_traffic(running, &service)
 }
 
-/// When the interface's MTU becomes smaller, open connections continue, and none needs repeated
-/// timeouts to find the smaller MTU. Connections that start with the smaller MTU continue when the
-/// MTU grows again.
+/// When the MTU of both interfaces becomes smaller, open connections continue, and no connection
+/// needs repeated timeouts to find the smaller MTU. Connections that start with the smaller MTU
+/// continue when the MTU grows again.
 pub fn the_mtu_changes() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -114,11 +118,12 @@ pub fn renamed() -> Outcome {
     check_traffic(begin_traffic(&wire)?, &service)
 }
 
-/// The driver of a NIC. Unbinding it removes the interface, as unplugging the NIC does.
+/// The driver of the server's NIC, if the wire has NICs instead of a veth pair. Unbinding the
+/// driver removes the interface, as unplugging the NIC does.
 struct Driver {
     /// Directory of the driver in sysfs.
     directory: PathBuf,
-    /// Name of the device for `bind` and `unbind`.
+    /// Name of the device, to write into the driver's files `bind` and `unbind`.
     device: String,
 }
 
@@ -148,7 +153,8 @@ impl Driver {
     }
 }
 
-/// A service ends and logs the reason when its interface is removed or moved to another namespace.
+/// When the interface is removed or moved to another namespace, the service ends and logs the
+/// reason. Afterwards, an echo client on the same host does not reach the server.
 pub fn gone() -> Outcome {
     for change in ["link del eth1", "link set eth1 netns"] {
         let wire = Wire::new()?;

@@ -1,7 +1,9 @@
 //! Programs that use io_uring for their sockets.
 //!
 //! An accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
-//! connections instead of the kernel.
+//! connections instead of the kernel. `tidelane run` loads the preload library (`libtidelane.so`)
+//! into the program. io_uring operations would bypass the library, so the library refuses io_uring
+//! by default.
 
 use std::time::Duration;
 
@@ -12,8 +14,8 @@ use crate::support::{SHORT, check_load, echo_client};
 /// Port of the server.
 const PORT: u16 = 7300;
 
-/// Starts the server `rings.c`, on `service` if given or else on the kernel. `allowed` lets the
-/// program make an io_uring instance.
+/// Starts the server `rings.c`, on `service` if given or else on the kernel. If `allowed` is true,
+/// the preload library lets the server make an io_uring instance.
 fn start(wire: &Wire, service: Option<&Service>, allowed: bool) -> Result<Running, Stop> {
     let binary = wire.scratch().join("rings");
     let source = tools::source_root().join("tests/interop/rings.c");
@@ -30,7 +32,7 @@ fn start(wire: &Wire, service: Option<&Service>, allowed: bool) -> Result<Runnin
 }
 
 /// Runs an echo client for 0.3 seconds. The server exits when the client closes its connection.
-/// Returns the server's output, the line "ring" or "calls".
+/// Returns the server's output: the line "ring" if the server uses io_uring, or else "calls".
 fn serve(wire: &Wire, server: Running) -> Result<String, Stop> {
     let client = echo_client(wire, Side::Client, PORT)?;
     let client = client.args("--connections 1 --warmup 0 --seconds 0.3");
@@ -54,8 +56,8 @@ pub fn a_server_without_a_ring_is_served() -> Outcome {
     Ok(())
 }
 
-/// The server can make an io_uring instance without Tidelane, and with the environment variable
-/// that `tidelane run --io-uring` sets.
+/// The server can make an io_uring instance in two cases: it runs without Tidelane, or it runs on
+/// Tidelane with the environment variable that `tidelane run --io-uring` sets.
 pub fn io_uring_works_if_allowed() -> Outcome {
     let wire = Wire::new()?;
     let way = serve(&wire, start(&wire, None, false)?)?;

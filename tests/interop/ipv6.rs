@@ -1,4 +1,4 @@
-//! Programs over IPv6, partly with IPv4 at the same time.
+//! Programs that use IPv6, in one test together with IPv4.
 //!
 //! An accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
 //! connections instead of the kernel.
@@ -18,7 +18,8 @@ use crate::{
 };
 
 /// Starts nginx with an IPv4 listener and an IPv6 listener on port 80, and a dual-stack listener on
-/// port 81. The response header X-Names has the addresses that nginx sees: the peer's and its own.
+/// port 81. The response header X-Names has the addresses that nginx sees: the client's address,
+/// then nginx's own address.
 fn nginx(wire: &Wire, service: Option<&Service>) -> Result<Nginx, Stop> {
     let server = "listen [::]:80 ipv6only=on; listen [::]:81 ipv6only=off; \
                   add_header X-Names $remote_addr/$server_addr;";
@@ -42,8 +43,8 @@ fn curl(wire: &Wire, side: Side, url: &str) -> Program {
         .arg(url)
 }
 
-/// An accelerated nginx serves clients over IPv4 and IPv6, and sees the right addresses: on a
-/// dual-stack listener, an IPv4 address is mapped (`::ffff:10.77.0.2`).
+/// An accelerated nginx serves clients over IPv4 and IPv6, and sees the right addresses. On a
+/// dual-stack listener, nginx sees an IPv4 address in its mapped form (`::ffff:10.77.0.2`).
 pub fn nginx_on_both_versions() -> Outcome {
     require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;
@@ -87,8 +88,8 @@ pub fn nginx_on_both_versions() -> Outcome {
     Ok(())
 }
 
-/// Accelerated clients connect over IPv6. The service resolves the neighbour and selects the source
-/// address.
+/// Accelerated clients connect over IPv6 to an nginx on the kernel. The service resolves the
+/// neighbour and selects the source address.
 pub fn clients_of_a_kernel_server() -> Outcome {
     require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;
@@ -137,8 +138,8 @@ pub fn local_path() -> Outcome {
     check_redis_csv(&benchmark.run(Duration::from_secs(40))?.stdout)
 }
 
-/// The service follows the interface's addresses: a listener is reachable at a new address, and at
-/// the old address after the new one is removed.
+/// The service follows the interface's addresses. A listener is reachable at a new address. After
+/// the new address is removed, the listener is reachable at the old address.
 pub fn addresses_come_and_go() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

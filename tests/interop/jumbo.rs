@@ -20,8 +20,9 @@ const MTUS: [u32; 2] = [9000, 9216];
 /// Length of the IPv4 and TCP headers with timestamps, in bytes.
 const HEADERS_LEN: u32 = 52;
 
-/// Returns a wire whose interfaces have this MTU, and a service on it. Skips the test if the
-/// kernel's AF_XDP does not support packets of several frames (multi-buffer).
+/// Returns a wire whose interfaces have the MTU `mtu`, and a service on the wire. Skips the test if
+/// the interfaces do not support `mtu`, or if the kernel's AF_XDP does not support packets of
+/// several frames (multi-buffer).
 fn wire(mtu: u32) -> Result<(Wire, Service), Stop> {
     let wire = Wire::with(&WireOptions {
         mtu: Some(mtu),
@@ -34,7 +35,7 @@ fn wire(mtu: u32) -> Result<(Wire, Service), Stop> {
     Ok((wire, service))
 }
 
-/// Fails unless a connection of the client to `port` sends with the largest MSS that `mtu` allows.
+/// Fails unless the client has a connection to `port` whose MSS is the largest that `mtu` allows.
 fn check_segments(wire: &Wire, port: u16, mtu: u32) -> Outcome {
     let filter = format!("-Htin dport = :{port}");
     let ss = wire.program(Side::Client, "ss").args(&filter).run(SHORT)?;
@@ -43,7 +44,7 @@ fn check_segments(wire: &Wire, port: u16, mtu: u32) -> Outcome {
     Ok(())
 }
 
-/// curl gets files of every size unchanged from nginx, at each of [`MTUS`] that the driver
+/// curl gets files of several sizes unchanged from nginx, at each of [`MTUS`] that the driver
 /// supports.
 pub fn nginx_bodies() -> Outcome {
     for mtu in MTUS {
@@ -62,8 +63,8 @@ pub fn nginx_bodies() -> Outcome {
     Ok(())
 }
 
-/// Echo clients send messages shorter than a segment, of exactly one segment, of one byte more, and
-/// of many segments.
+/// Echo clients send messages of several lengths: shorter than a segment, exactly one segment (8948
+/// bytes), one byte longer than a segment, and many segments long.
 pub fn echoes_both_ways() -> Outcome {
     let (wire, service) = wire(MTUS[0])?;
     let _server = echo_server(&wire, Some(&service), 7000)?;
@@ -84,7 +85,8 @@ pub fn echoes_both_ways() -> Outcome {
     Ok(())
 }
 
-/// A peer with a smaller MTU sends segments of its own MTU, and receives all bytes of the echoes.
+/// A peer with a smaller MTU sends segments that are as long as its own MTU allows, and receives
+/// all bytes of the echoes.
 pub fn a_peer_of_a_smaller_mtu() -> Outcome {
     let (wire, service) = wire(MTUS[0])?;
     ip(&wire, Side::Client, "link set eth1 mtu 1500")?;
@@ -97,7 +99,8 @@ pub fn a_peer_of_a_smaller_mtu() -> Outcome {
     check_load(&client.wait(SHORT)?.success()?.json()?)
 }
 
-/// After the MTU has grown beyond its value at the start of the service, connections still work.
+/// After the MTU of both interfaces has grown beyond its value at the start of the service, new
+/// connections work.
 pub fn a_larger_mtu_than_at_the_start() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -14,7 +14,8 @@ use crate::{
 
 /// The oldest kernel with all features that the service needs (`docs/kernels.md`).
 const OLDEST: (u32, u32) = (5, 11);
-/// The oldest kernel with AF_XDP's transmit metadata, by which the NIC computes checksums.
+/// The oldest kernel with AF_XDP's transmit metadata, by which the service requests that the NIC
+/// computes a checksum.
 const TX_METADATA: (u32, u32) = (6, 11);
 /// The oldest kernel whose virtio-net driver applies transmit metadata.
 const TX_METADATA_OF_VIRTIO: (u32, u32) = (7, 3);
@@ -29,9 +30,10 @@ fn release() -> Result<(u32, u32), tidelane_tests::Stop> {
     }
 }
 
-/// On a kernel older than [`OLDEST`], `tidelane up` refuses with the required version. On other
-/// kernels the log names the XDP mode that `ip link` shows. If native XDP or transmit metadata is
-/// missing, the log and `tidelane stat` say so.
+/// On a kernel older than [`OLDEST`], `tidelane up` fails and names the required version. On other
+/// kernels the log names the XDP mode that `ip link` shows. If the service cannot use native XDP or
+/// transmit metadata, the log and `tidelane stat` report the missing feature. Transmit metadata
+/// needs copy mode (no zero-copy) and an interface with tx-checksumming.
 pub fn starts_or_says_why() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = Wire::new()?;

@@ -1,8 +1,8 @@
 //! The key-value server of Tidelane (`app/kv`) on the service (`tidelaned`), on a mux port of the
 //! service, and on a queue of a NIC. A mux port is a pair of packet rings through which a program
 //! with a TCP/IP stack of its own shares the NIC. The server uses the ring API instead of sockets.
-//! The clients are test programs of memcached on the kernel's stack, and the load client on the
-//! service.
+//! In three tests, the clients are memcached's test programs (memccapable and memcaslap) on the
+//! kernel's stack. In the other tests, the client is `tidelane-load kv-client` on the service.
 
 use tidelane_tests::{
     Outcome, Program, Side, Stop, Wire, ensure, tools,
@@ -21,7 +21,8 @@ fn server(wire: &Wire, arguments: &str) -> Result<Program, Stop> {
     Ok(program.args(arguments).args("--memory 64"))
 }
 
-/// memccapable finds no fault in the protocol. memcaslap reads the values that it has written.
+/// Fails if memccapable finds a fault in the server's protocol, or if memcaslap does not read back
+/// the values that it has written.
 fn check(wire: &Wire) -> Outcome {
     let capable = wire.program(Side::Client, "memccapable");
     let line = format!("-h {SERVER} -p {PORT} -a");
@@ -40,7 +41,7 @@ fn check(wire: &Wire) -> Outcome {
     Ok(())
 }
 
-/// The server is on the service, which has carried the segments.
+/// The server is on the service, which receives the clients' segments.
 pub fn memcached_clients_on_the_service() -> Outcome {
     tools::require_tools(&["memccapable", "memcaslap"])?;
     let wire = Wire::new()?;
@@ -57,7 +58,8 @@ pub fn memcached_clients_on_the_service() -> Outcome {
     server.check_alive()
 }
 
-/// The server owns the queue of a NIC, so that the kernel has no connection.
+/// The server owns the queue of a NIC and uses no service. The kernel has neither the listener nor
+/// a connection.
 pub fn memcached_clients_on_a_nic_queue() -> Outcome {
     tools::require_tools(&["memccapable", "memcaslap"])?;
     let wire = Wire::new()?;
@@ -74,7 +76,7 @@ pub fn memcached_clients_on_a_nic_queue() -> Outcome {
     server.check_alive()
 }
 
-/// The server has TCP in its process, on a mux port of the service.
+/// The server runs TCP in its own process, on a mux port of the service.
 pub fn memcached_clients_on_a_port_of_the_service() -> Outcome {
     tools::require_tools(&["memccapable", "memcaslap"])?;
     let wire = Wire::new()?;
@@ -87,7 +89,9 @@ pub fn memcached_clients_on_a_port_of_the_service() -> Outcome {
     server.check_alive()
 }
 
-/// A client on the same host reaches the server over the service, in a closed and in an open loop.
+/// Runs a client on the same host, over the service. First, each connection waits for an answer
+/// before its next request (a closed loop). Then the client sends requests at a fixed rate (an open
+/// loop).
 /// The client runs with --strict, so that no connection is the kernel's.
 fn check_within_the_host(arguments: &str) -> Outcome {
     let wire = Wire::new()?;
@@ -106,12 +110,12 @@ fn check_within_the_host(arguments: &str) -> Outcome {
     server.check_alive()
 }
 
-/// Server and client are programs of the service.
+/// The server and the client are both programs on the service.
 pub fn a_client_of_the_service_on_the_same_host() -> Outcome {
     check_within_the_host(&format!("--backend service --listen 0.0.0.0:{PORT}"))
 }
 
-/// The server has a mux port of the service, and the client is a program of the service.
+/// The server has a mux port of the service, and the client is a program on the service.
 pub fn a_client_of_a_port_on_the_same_host() -> Outcome {
     check_within_the_host(&format!("--backend direct --listen {SERVER}:{PORT}"))
 }

@@ -1,9 +1,9 @@
 //! Kinds of interfaces. The service (`tidelaned`) refuses some kinds, such as bridges, and serves a
 //! VLAN interface of a NIC.
 //!
-//! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
-//! accelerated program runs under `tidelane run`: the service carries its TCP connections instead
-//! of the kernel.
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair or by two
+//! NICs that TIDELANE_WIRE_NICS names. An accelerated program runs under `tidelane run`: the
+//! service carries its TCP connections instead of the kernel.
 
 use std::{fs, time::Duration};
 
@@ -52,7 +52,8 @@ const KINDS: [(&str, &str); 11] = [
     ("link show dev lo", "lo is the loopback"),
 ];
 
-/// Runs [`ip`] with `words`. Skips the test if the kernel does not support the kind of interface.
+/// Runs [`ip`] with `words`. If the command fails, skips the test, because the kernel may not
+/// support the kind of interface.
 fn make(wire: &Wire, side: Side, words: &str) -> Outcome {
     ip(wire, side, words).map_err(|_| Stop::Skip(format!("this kernel cannot: ip {words}")))
 }
@@ -160,7 +161,8 @@ pub fn a_port_of_a_bridge_ends_the_service() -> Outcome {
             && log.contains("the service ends"),
         "{log}"
     );
-    // The kernel serves the server's socket at the bridge's address.
+    // After the end of the service, the kernel serves the server's listener, at the address of the
+    // bridge.
     for words in [
         "address flush dev eth1",
         "link set br0 up",
@@ -180,7 +182,7 @@ fn mac_address(wire: &Wire, side: Side) -> Result<String, Stop> {
     Ok(text.trim().to_owned())
 }
 
-/// Frames with a VLAN tag do not reach an accelerated listener, because they belong to another
+/// Frames with the tag of a VLAN do not reach an accelerated listener, because a VLAN is another
 /// network. Frames with a priority tag (VLAN 0) and frames without a tag reach the listener.
 pub fn tagged_frames_reach_no_connection() -> Outcome {
     require_tools(&["ethtool"])?;
@@ -215,9 +217,9 @@ pub fn tagged_frames_reach_no_connection() -> Outcome {
     Ok(())
 }
 
-/// Adds a VLAN interface with an address at both ends of the wire. Switches VLAN offload off at the
-/// client, so that its kernel writes the tags into the frames, as on a real network. With the
-/// offload, a veth pair would pass the tags as metadata beside the frames (`docs/kernels.md`).
+/// Adds a VLAN interface with an address at each end of the wire. Switches VLAN offload off at the
+/// client, so that the client's kernel writes the tags into the frames, as on a real network. With
+/// the offload, a veth pair would pass the tags as metadata beside the frames (`docs/kernels.md`).
 fn add_vlans(wire: &Wire) -> Outcome {
     require_tools(&["ethtool"])?;
     let offload = wire
@@ -235,9 +237,9 @@ fn add_vlans(wire: &Wire) -> Outcome {
     Ok(())
 }
 
-/// The kernel serves a VLAN interface on the served interface, while connections of the served
-/// interface are accelerated. A client in the VLAN does not reach an accelerated listener, even at
-/// the listener's address.
+/// The service serves eth1, and accelerates the connections over eth1. At the same time, the kernel
+/// has the connections over a VLAN interface on top of eth1. A client in the VLAN does not reach an
+/// accelerated listener, even at the listener's address.
 pub fn vlans_beside_the_service() -> Outcome {
     let wire = Wire::new()?;
     add_vlans(&wire)?;
@@ -286,8 +288,8 @@ pub fn vlans_beside_the_service() -> Outcome {
 }
 
 /// A service on a VLAN interface of a NIC switches the NIC's GRO off. Bytes are right in both
-/// directions. The NIC's settings are restored when the service ends, by `tidelane down` or by
-/// SIGKILL. On a wire of a veth pair, the case checks instead that no service starts on a VLAN
+/// directions. When `tidelane down` or SIGKILL has ended the service, the NIC's settings are
+/// restored. If the wire is a veth pair, the case only checks that no service starts on a VLAN
 /// interface of a veth.
 pub fn a_vlan_is_served() -> Outcome {
     require_tools(&["curl", "nginx", "ethtool"])?;
@@ -334,7 +336,8 @@ pub fn a_vlan_is_served() -> Outcome {
     Ok(())
 }
 
-/// Uploads a file to an accelerated nginx at `address`, gets it back, and compares the bytes.
+/// Uploads a file to an accelerated nginx at `address`, gets the file back, and compares the bytes.
+/// Also fails if the service has received too few segments to have carried the file.
 pub fn exchange(wire: &Wire, service: &Service, address: &str) -> Outcome {
     let mib = tools::env_number("TIDELANE_BULK_MIB", 64);
     let options = NginxOptions {

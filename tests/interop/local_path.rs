@@ -12,7 +12,8 @@ use crate::{
     support::{SHORT, check_load, check_not_in_kernel, check_same, echo_client, echo_server},
 };
 
-/// Echo clients connect to the echo server at the interface's own address.
+/// Echo clients and a client with short connections connect to the echo server at the interface's
+/// own address.
 pub fn echo() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

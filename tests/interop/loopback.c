@@ -2,9 +2,10 @@
  * and its output must be the same on the kernel and on Tidelane.
  *
  *     loopback table OWN OTHER    connects to listeners at every kind of address; OWN is an address
- *                                 of the served interface, OTHER of another interface
+ *                                 of the served interface, and OTHER is an address of another
+ *                                 interface
  *     loopback leave PORT         connects to PORT at 127.0.0.1, moves to a new network namespace,
- *                                 and tries to connect there
+ *                                 and tries to connect to PORT at 127.0.0.1 again
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -58,12 +59,13 @@ static unsigned short port_of(int fd)
 	return ntohs(name.any.sa_family == AF_INET ? name.v4.sin_port : name.v6.sin6_port);
 }
 
-/* getsockname or getpeername. */
+/* Type of get_own and get_peer, which call getsockname and getpeername. */
 typedef int (*name_call)(int, struct sockaddr *, socklen_t *);
 
-/* Prints the address of one end of `fd` and a letter for its port, because port numbers differ from
- * run to run: L for the port `listener`, B for the port `bound`, and E for an ephemeral port. `ask`
- * selects the end. Prints the error instead if `ask` fails. */
+/* Prints the address of one end of `fd`, and a letter instead of the port, because port numbers
+ * differ from run to run. The letter is L for the port `listener`, B for the port `bound` (0 stands
+ * for no port), and E for any other port. `ask` selects the end. If `ask` fails, prints only the
+ * error. */
 static void print_end(int fd, name_call ask, unsigned short listener, unsigned short bound)
 {
 	union name name;
@@ -82,19 +84,21 @@ static void print_end(int fd, name_call ask, unsigned short listener, unsigned s
 	printf(" %s:%s", text, port == listener ? "L" : bound && port == bound ? "B" : "E");
 }
 
-/* Calls getpeername. The C library declares it with another type than name_call. */
+/* Calls getpeername, whose type in the C library differs from name_call. */
 static int get_peer(int fd, struct sockaddr *name, socklen_t *len)
 {
 	return getpeername(fd, name, len);
 }
 
-/* Calls getsockname. The C library declares it with another type than name_call. */
+/* Calls getsockname, whose type in the C library differs from name_call. */
 static int get_own(int fd, struct sockaddr *name, socklen_t *len)
 {
 	return getsockname(fd, name, len);
 }
 
-/* Returns a listener at the address `text` with a new port. */
+/* Returns a listener at the address `text`, at a free port that the stack chooses. If `v6_only` is
+ * true, an IPv6 listener accepts no IPv4 connections (IPV6_V6ONLY). If `reuse_port` is true, other
+ * listeners may share the port (SO_REUSEPORT). */
 static int listener_at(const char *text, int v6_only, int reuse_port)
 {
 	union name name = name_of(text, 0);
@@ -143,8 +147,9 @@ static void exchange(int client, int server)
 	must(close(client) == 0);
 }
 
-/* Connects to the address `to` and the port of `listener`, and prints the result on one line. The
- * client is bound to the address `from` first, unless `from` is NULL. */
+/* Connects to the address `to` and the port of `listener`, and prints the result on one line. If
+ * `from` is not NULL, binds the client to the address `from` first. If `nonblocking` is true, the
+ * connect does not block, and epoll_wait waits for the end of the connect. */
 static void attempt(int listener, const char *to, const char *from, int nonblocking)
 {
 	unsigned short port = port_of(listener), bound = 0;

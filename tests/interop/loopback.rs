@@ -1,5 +1,5 @@
-//! `tidelane run --loopback`: connections over loopback addresses, and over other addresses of the
-//! host, are accelerated if both programs have the option.
+//! `tidelane run --loopback`: if both programs of a connection run with this option, the service
+//! also carries a connection over a loopback address, or over another address of the host.
 //!
 //! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
 //! accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
@@ -24,11 +24,11 @@ use crate::{
 /// Address of the server's host on an interface that is not served.
 const OTHER: &str = "10.99.0.1";
 /// Number of connections of `loopback table` that are accelerated with `--loopback` but not without
-/// it: the nine listeners of the table get 6, 1, 3, 9, 12, 3, 6, 0 and 2 of these connections, and
-/// another connection is reset at the end.
+/// this option. The nine listeners of the table get 6, 1, 3, 9, 12, 3, 6, 0 and 2 of these
+/// connections. One more is the connection that the program resets.
 const CARRIED: u64 = 43;
 
-/// Compiles `loopback.c` and returns its path.
+/// Compiles `loopback.c`. Returns the path of the compiled program.
 fn program(wire: &Wire) -> Result<PathBuf, Stop> {
     let binary = wire.scratch().join("loopback-program");
     let source = tools::source_root().join("tests/interop/loopback.c");
@@ -36,8 +36,8 @@ fn program(wire: &Wire) -> Result<PathBuf, Stop> {
     Ok(binary)
 }
 
-/// Starts an accelerated echo server on port 7000. `options` are options of the server, `run` of
-/// `tidelane run`.
+/// Starts an accelerated echo server on port 7000. `options` are options of the server, and `run`
+/// are options of `tidelane run`.
 fn server(wire: &Wire, service: &Service, options: &str, run: &str) -> Result<Running, Stop> {
     let server = wire.load_tool(Side::Server, "echo-server")?;
     let server = server.args("--port 7000").args(options).run_options(run);
@@ -50,7 +50,8 @@ fn client(wire: &Wire, side: Side, address: &str) -> Result<Program, Stop> {
     Ok(client.arg(format!("{address}:7000")))
 }
 
-/// Returns the numbers of accelerated connections that programs opened and that programs accepted.
+/// Returns two numbers: the accelerated connections that programs opened, and the accelerated
+/// connections that programs accepted.
 fn opens(service: &Service) -> Result<[u64; 2], Stop> {
     let counters = service.counters()?;
     Ok(["active_opens", "passive_opens"].map(|name| counters[name].as_u64().unwrap_or(0)))
@@ -114,9 +115,10 @@ pub fn nginx_and_curl() -> Outcome {
     Ok(())
 }
 
-/// Connections between many kinds of addresses have the same results as on the kernel, and the same
-/// addresses by getsockname and getpeername, with `--loopback` and without. With the option,
-/// [`CARRIED`] more connections are accelerated than without.
+/// `loopback table` connects between many kinds of addresses. The program runs once with
+/// `--loopback` and once without. In both runs, the connects have the same results as on the
+/// kernel, and getsockname and getpeername return the same addresses. With the option, [`CARRIED`]
+/// more connections are accelerated.
 pub fn all_addresses_as_on_the_kernel() -> Outcome {
     let wire = Wire::new()?;
     let space = wire.namespace(Side::Server);
@@ -161,8 +163,8 @@ pub fn all_addresses_as_on_the_kernel() -> Outcome {
     Ok(())
 }
 
-/// The kernel has a connection if one of the two programs runs without the option, without
-/// Tidelane, or with an option that leaves the socket to the kernel.
+/// The kernel has a loopback connection in three cases: one of the two programs runs without
+/// Tidelane, without `--loopback`, or with another option that leaves the socket to the kernel.
 pub fn mixed_ends_are_the_kernels() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -199,7 +201,8 @@ pub fn mixed_ends_are_the_kernels() -> Outcome {
 }
 
 /// Programs in different network namespaces cannot connect to each other over loopback, even if the
-/// service admits both namespaces. The same is true after a program moves to another namespace.
+/// service admits both namespaces. A program that moves to another namespace cannot connect over
+/// loopback to the programs in its old namespace.
 pub fn namespaces_do_not_connect_over_loopback() -> Outcome {
     let wire = Wire::new()?;
     let config = "[access]\nnamespaces = ['*']\nusers = ['*']\n";
@@ -212,7 +215,7 @@ pub fn namespaces_do_not_connect_over_loopback() -> Outcome {
     check_load(&ask(Side::Server)?.run(SHORT)?.json()?)?;
     let here = opens(&service)?;
     ensure!(here[1] > 0, "the service had no connection");
-    // The client's namespace is another one. The service admits its programs.
+    // The service also admits the programs in the client's namespace.
     let line = ask(Side::Client)?.finish(SHORT)?;
     ensure!(line.stdout.contains("refused"), "the other side: {line}");
     ensure!(
@@ -287,8 +290,9 @@ pub fn no_frame_with_a_loopback_address_is_accepted() -> Outcome {
     Ok(())
 }
 
-/// When a program is killed, its peers on loopback are reset. When the service is killed, both ends
-/// are reset, and new connections are the kernel's until there is a new service.
+/// When a server is killed, its clients on loopback are reset. When the service is killed, the
+/// clients are reset, too, and the server continues. The kernel then has the new connections, until
+/// a new service runs.
 pub fn deaths_reset_the_other_end() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -1,9 +1,9 @@
-//! Transfers over a wire with random loss: 5 % loss and 5 % reordering by `tidelane-impair`, or 1 %
-//! loss by netem, in each direction.
+//! Transfers over a wire with random loss. In each direction, the program `tidelane-impair` loses
+//! 5 % of the packets and reorders 5 %, or netem loses 1 % of the frames.
 //!
-//! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
-//! accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
-//! connections instead of the kernel.
+//! A wire is two network namespaces, the server's and the client's. In this module, packets are
+//! lost in a third (the middle) namespace between them. An accelerated program runs under `tidelane
+//! run`: the service (`tidelaned`) carries its TCP connections instead of the kernel.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ use crate::support::{check_load, check_same, echo_server};
 /// Rate of loss and rate of reordering, in IPv4 packets per million, in each direction.
 const IMPAIRED_PPM: u32 = 50_000;
 
-/// Returns a wire that loses and reorders packets for `seconds`, and the running `tidelane-impair`.
+/// Returns a wire that loses and reorders packets for up to `seconds` seconds, and the running
+/// program `tidelane-impair`.
 fn lossy_wire(seconds: u64) -> Result<(Wire, Running), Stop> {
     let impairment = Impairment {
         loss_ppm: IMPAIRED_PPM,
@@ -29,7 +30,7 @@ fn lossy_wire(seconds: u64) -> Result<(Wire, Running), Stop> {
     impaired_wire(&WireOptions::default(), &impairment, seconds)
 }
 
-/// A test of the wire: the kernel's TCP transfers a file over it, and frames are lost.
+/// Tests the wire itself: the kernel's TCP transfers a file over the wire, and frames are lost.
 pub fn kernel_bulk() -> Outcome {
     require_tools(&["curl", "nginx", "ethtool"])?;
     let (wire, impair) = lossy_wire(8)?;
@@ -54,7 +55,8 @@ pub fn kernel_bulk() -> Outcome {
     Ok(())
 }
 
-/// curl gets a large file unchanged from an accelerated nginx. TIDELANE_LOSS_MIB sets its size.
+/// curl gets a large file unchanged from an accelerated nginx. TIDELANE_LOSS_MIB is the size of the
+/// file in MiB.
 pub fn bulk_through_nginx() -> Outcome {
     require_tools(&["curl", "nginx"])?;
     let mib = env_number("TIDELANE_LOSS_MIB", 64);
@@ -74,8 +76,8 @@ pub fn bulk_through_nginx() -> Outcome {
     check_same(&nginx.file("bulk"), &got)
 }
 
-/// curl gets a large file unchanged, while netem drops 1 % of the frames in each direction, on the
-/// ports of a bridge in the middle namespace.
+/// curl gets a large file unchanged from an accelerated nginx. Meanwhile, netem drops 1 % of the
+/// frames in each direction, on the ports of a bridge in the middle namespace.
 pub fn one_percent_by_netem() -> Outcome {
     require_tools(&["curl", "nginx", "tc", "ethtool"])?;
     let mib = env_number("TIDELANE_LOSS_MIB", 64);
@@ -122,7 +124,8 @@ pub fn one_percent_by_netem() -> Outcome {
     Ok(())
 }
 
-/// Short connections, 64 at a time, are all served. TIDELANE_LOSS_CONNECTIONS sets their number.
+/// Short connections, 64 at a time, are all served. TIDELANE_LOSS_CONNECTIONS is the number of
+/// connections.
 pub fn short_connections() -> Outcome {
     let total = env_number("TIDELANE_LOSS_CONNECTIONS", 1000);
     let (wire, _impair) = lossy_wire(600)?;

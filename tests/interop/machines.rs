@@ -115,7 +115,7 @@ impl Test {
         }
     }
 
-    /// Returns true if frames are lost.
+    /// Returns true if netem drops frames in this test.
     fn has_loss(self) -> bool {
         matches!(
             self,
@@ -238,8 +238,8 @@ impl TestHalf<'_> {
         Ok(())
     }
 
-    /// Returns a program of this half, on the stack that the test requires. An accelerated program
-    /// fails if it would use the kernel (`--strict`).
+    /// Returns a program of this half, on the stack that the test requires. If a call of an
+    /// accelerated program would fall back to the kernel, the call fails instead (`--strict`).
     fn program(&self, name: &str) -> Program {
         self.wire.program(self.side, name).on(self.service).strict()
     }
@@ -345,8 +345,8 @@ impl TestHalf<'_> {
         check_load(&client.wait(LONG)?.success()?.json()?)
     }
 
-    /// Returns the numbers of established echo connections on this machine: of the service, and of
-    /// the kernel.
+    /// Returns two numbers of established echo connections on this machine: the connections of the
+    /// service, and the connections of the kernel.
     fn connections(&self) -> Result<(usize, usize), Stop> {
         let kernel = self.wire.kernel_connections(self.side, ECHO_PORT)?;
         let sockets = match self.service {
@@ -369,8 +369,8 @@ impl TestHalf<'_> {
     }
 
     /// Checks the counters of this half. A service must have had at least the connections that the
-    /// test needs, and must have sent segments again if the test has loss. A half on the kernel
-    /// must have lost frames if the test has loss.
+    /// test needs. If the test has loss, a service must also have sent segments again, and a half
+    /// on the kernel must have lost frames.
     fn check_counters(&self) -> Outcome {
         let lossy = self.test.has_loss();
         let Some(service) = self.service else {
@@ -385,8 +385,8 @@ impl TestHalf<'_> {
             Side::Server => "passive_opens",
             _ => "active_opens",
         };
-        // The single files, at least one parallel connection per repetition, two connections for
-        // each of four redis values, and the echo connections.
+        // One connection for each file that curl gets alone, at least one for each parallel
+        // repetition, two for each of four redis values, and the echo connections.
         let least = FILES.len() as u64 + 1 + u64::from(PARALLEL) + 8 + ECHOES as u64;
         let count = |name: &str| counters[name].as_u64().unwrap_or(0);
         ensure!(

@@ -1,5 +1,5 @@
 //! The interop tests: programs on Tidelane, most of them unmodified. In most tests, the peer is on
-//! the kernel's stack, at the other end of a veth pair.
+//! the kernel's stack, at the other end of a veth pair (the wire).
 //!
 //! Run them as root after `make build`: `cargo test -p tidelane-tests --test interop -- FILTER`.
 //! Environment variables set the length of the long tests:
@@ -17,7 +17,7 @@
 //! TIDELANE_BARRAGE            seconds of each measurement beside attacks     default 4
 //! ```
 //!
-//! In `machines`, the default of TIDELANE_BULK_MIB and of TIDELANE_LOSS_MIB is 8.
+//! In the module `machines`, the default of TIDELANE_BULK_MIB and of TIDELANE_LOSS_MIB is 8.
 //!
 //! TIDELANE_PEER and TIDELANE_PEER_NIC enable the tests of `machines`, which need two machines.
 //! TIDELANE_CORES is the default number of fast-path cores (packet-processing threads) of a
@@ -70,8 +70,8 @@ mod servers;
 mod support;
 mod waiting;
 
-/// Makes a list of [`Case`]s from lines of the form `module::function SECONDS,`. The number is the
-/// time limit of the case. If the word `alone` follows the number, no other case runs at the same
+/// Makes a list of [`Case`]s from lines of the form `module::function SECONDS,`. SECONDS is the
+/// time limit of the case. If the word `alone` follows this number, no other case runs at the same
 /// time.
 macro_rules! cases {
     ($($module:ident $(:: $rest:ident)+ $seconds:literal $($alone:ident)?,)*) => {
@@ -87,7 +87,7 @@ macro_rules! cases {
 }
 
 /// The cases of all modules. The cases without `alone` start in this order, several at a time. The
-/// cases with `alone` run afterwards.
+/// cases with `alone` run afterwards, one after another.
 const CASES: &[Case] = cases![
     harness::kernel_echo_over_the_wire 30,
     harness::a_killed_owner_leaves_nothing 90,

@@ -1,5 +1,5 @@
-/* must(condition) ends the program if the condition is false, after printing the line, the
- * condition and errno. */
+/* If the condition is false, must(condition) prints its line number, the condition and the text of
+ * errno, and ends the program with exit status 1. */
 #ifndef MUST_H
 #define MUST_H
 

@@ -3,7 +3,8 @@
 //! switches these offloads off, and restores them at its end. If the service is killed, another
 //! process restores them.
 //!
-//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair or by two
+//! NICs that TIDELANE_WIRE_NICS names.
 
 use std::fs;
 
@@ -145,8 +146,9 @@ pub fn the_restorer_has_one_capability() -> Outcome {
         let line = format!("\n{name}:\t{value}\n");
         ensure!(format!("\n{text}").contains(&line), "no {line:?} in {text}");
     }
-    // The standard streams, a socket and a pidfd to watch the service, and four others: raw sockets
-    // and a socket for each changed feature.
+    // The process has open the three standard streams, a socket and a pidfd with which it watches
+    // the service, and up to four others: two raw sockets (IPv4 and IPv6), and sockets for the
+    // settings that the service has changed.
     let files = fs::read_dir(format!("/proc/{}/fd", children.trim()))?.count();
     ensure!(files <= 3 + 2 + 4, "tdl-restorer has {files} descriptors");
     service.kill()?;
@@ -157,9 +159,9 @@ pub fn the_restorer_has_one_capability() -> Outcome {
     })
 }
 
-/// An offload that is off before the start of the service stays off after the service's end. If the
-/// operator switches an offload on while the service runs, the service switches it off again and
-/// logs this. That offload is on after `tidelane down`, and after SIGKILL.
+/// An offload that is off before the start of the service is also off after the service's end. If
+/// the operator switches an offload on while the service runs, the service logs the change and
+/// switches the offload off again. Then this offload is on after `tidelane down` or SIGKILL.
 pub fn the_operator_changes_an_offload() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = Wire::new()?;
@@ -200,8 +202,9 @@ pub fn the_operator_changes_an_offload() -> Outcome {
     Ok(())
 }
 
-/// Bytes are right in both directions, in each XDP mode in which the service starts. The offloads
-/// of a list are on or off at the server, and on or off at the client.
+/// Bytes are right in both directions, in each XDP mode in which the service starts. Each mode is
+/// tested four times: with all offloads of the list `OFFLOADS` on or off at the server, and on or
+/// off at the client.
 pub fn bytes_are_right_with_offloads_on_and_off() -> Outcome {
     require_tools(&["ethtool", "curl", "nginx"])?;
     let wire = Wire::new()?;

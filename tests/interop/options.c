@@ -10,10 +10,13 @@
  *   keepalive                         sends nothing and waits for the end of the connection
  *   user_timeout, silent              sends data and waits for the end of the connection
  *   syn_count                         opens a second connection with TCP_SYNCNT 1
- *   soft_error                        sends data, and waits for an error by SO_ERROR
- *   soft_error_recverr, _sendfile     the same with IP_RECVERR, by poll and recv or by sendfile
- *   congestion                        reads TCP_CC_INFO; NAME is set as TCP_CONGESTION before
- * In the soft_error cases the program prints "ready" a second time, and waits for "GO_FILE-back".
+ *   soft_error                        sends data, and waits for an error in SO_ERROR
+ *   soft_error_recverr                sets IP_RECVERR, sends data, and gets an error from recv
+ *   soft_error_sendfile               sets IP_RECVERR, sends data, and gets an error from sendfile
+ *   congestion                        reads TCP_CC_INFO; if NAME is given, the program has set
+ *                                     TCP_CONGESTION to NAME before "ready"
+ * In the soft_error cases, the program then prints "ready" a second time, waits until the file
+ * "GO_FILE-back" exists, and receives the echo of its data.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -39,6 +42,7 @@ static int number(int fd, int level, int name, int value)
 	exit(1);
 }
 
+/* Prints the result of reading TCP_CONGESTION, and the name of the congestion control. */
 static void print_congestion(int fd)
 {
 	char name[16] = "";
@@ -47,6 +51,7 @@ static void print_congestion(int fd)
 	printf("congestion %d %s\n", result, name);
 }
 
+/* Returns the time of the monotonic clock in milliseconds. */
 static long now_ms(void)
 {
 	struct timespec now;
@@ -72,7 +77,7 @@ static const char *error_of(int fd)
 	return error ? strerrorname_np(error) : "none";
 }
 
-/* Prints the result of a non-blocking read. */
+/* Prints the result and errno of a non-blocking read. The caller expects no data (EAGAIN). */
 static void got_nothing(int fd)
 {
 	char byte;
@@ -98,10 +103,10 @@ static ssize_t check_sendfile(int fd, size_t len)
 	return sent;
 }
 
-/* Sends data while there is no route to the peer, and prints the error that the program gets.
- * Checks that the connection continues when the route is back. If `recverr` is true, sets the
- * option IP_RECVERR first. If `by_sendfile` is true, the program gets the error from sendfile.
- * Returns the exit status of the program. */
+/* Sends data while there is no route to the peer, and prints the error that the program gets. Then
+ * checks that the connection continues when the route is back. `go` is GO_FILE. If `recverr` is
+ * true, sets the option IP_RECVERR first. If `by_sendfile` is true, the program gets the error from
+ * sendfile. Returns the exit status of the program. */
 static int check_soft_error(int fd, const char *go, int recverr, int by_sendfile)
 {
 	char bytes[1000] = "x", back[64];

@@ -19,11 +19,12 @@ const PORT: u16 = 7100;
 const LONG: Duration = Duration::from_secs(60);
 
 /// A wire with an echo server on the kernel in the client's namespace. The program `options.c`
-/// connects to it from the server's namespace, where the service runs.
+/// connects to the echo server from the server's namespace, where the service runs.
 struct Ends {
     wire: Wire,
-    /// Path of the compiled program.
+    /// Path of the compiled program `options.c`.
     binary: PathBuf,
+    /// The echo server, which runs as long as this value exists.
     _server: Running,
 }
 
@@ -45,7 +46,8 @@ impl Ends {
     }
 
     /// Starts the program on `service` if given, or else on the kernel. `arguments` are the
-    /// program's last arguments. Waits until the program has connected and set its options.
+    /// program's arguments after GO_FILE. Waits until the program has connected and set its
+    /// options.
     fn connect(&self, service: Option<&Service>, arguments: &str) -> Result<Running, Stop> {
         let go = self.go_file();
         let _ = fs::remove_file(&go);
@@ -70,7 +72,7 @@ impl Ends {
         running.wait(LONG)?.success()
     }
 
-    /// Removes the address of the echo server's host if `silent` is true, so that the host neither
+    /// If `silent` is true, removes the address of the echo server's host, so that the host neither
     /// answers nor sends RST. Otherwise adds the address again.
     fn silence(&self, silent: bool) -> Outcome {
         let space = self.wire.namespace(Side::Client);
@@ -141,13 +143,15 @@ fn times_out(option: &str, least_ms: u64) -> Outcome {
     Ok(())
 }
 
-/// Keepalive after one second with two probes ends an idle connection whose peer is silent.
+/// Keepalive ends an idle connection whose peer is silent. The first probe is due after one idle
+/// second, the second probe a second later, and the end of the connection another second later.
 pub fn keepalive_ends_a_silent_connection() -> Outcome {
-    // The idle second may end as soon as the peer is silent. Two intervals of a second follow.
+    // The idle second may already be over when the program starts to measure. Then the connection
+    // ends two seconds later.
     times_out("keepalive", 1900)
 }
 
-/// TCP_USER_TIMEOUT ends a connection whose data is not acknowledged.
+/// TCP_USER_TIMEOUT (1500 ms) ends a connection whose data is not acknowledged.
 pub fn user_timeout_ends_a_silent_connection() -> Outcome {
     times_out("user_timeout", 1400)
 }
@@ -202,8 +206,10 @@ pub fn congestion_is_as_chosen() -> Outcome {
     Ok(())
 }
 
-/// The option `--ecn` of the service decides whether the service's data is ECN-capable, on
-/// connections that it opens and on connections that it accepts.
+/// The option `--ecn` of the service decides whether the data that the service sends is
+/// ECN-capable. `active` is the expected result for a connection that the service opens, and
+/// `passive` for a connection that the service accepts. The peer requests ECN, and agrees if the
+/// service requests ECN. With `asked`, the service agrees, but does not request ECN.
 pub fn ecn_is_as_chosen() -> Outcome {
     let ends = Ends::new()?;
     ends.wire.sysctl(Side::Client, "net.ipv4.tcp_ecn", "1")?;
@@ -234,7 +240,8 @@ pub fn ecn_is_as_chosen() -> Outcome {
 }
 
 /// With TCP_SYNCNT 1, a connect to a silent peer fails with ETIMEDOUT on both stacks. The connect
-/// lasts long enough for one retransmission: a second after each of two SYNs.
+/// lasts at least about two seconds: one second until the SYN is retransmitted, and one second or
+/// more until the connect fails.
 pub fn syn_count_is_as_chosen() -> Outcome {
     times_out("syn_count", 1900)
 }
@@ -254,8 +261,9 @@ pub fn a_silent_peer_is_looked_for() -> Outcome {
     ends.silence(false)
 }
 
-/// RFC 9293 MUST-47, SHLD-20, SHLD-25: a program gets ICMP errors as from the kernel, by SO_ERROR,
-/// or with IP_RECVERR from recv and from sendfile. The connection continues.
+/// RFC 9293 MUST-47, SHLD-20, SHLD-25: a program on Tidelane gets the same ICMP errors as on the
+/// kernel. Without IP_RECVERR, SO_ERROR has the error. With IP_RECVERR, recv or sendfile returns
+/// the error. The connection continues.
 pub fn soft_errors_are_reported() -> Outcome {
     let ends = Ends::new()?;
     let service = ends.wire.service()?;

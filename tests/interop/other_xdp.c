@@ -4,8 +4,8 @@
  *
  *   other_xdp INTERFACE native|generic|offloaded NAME
  *
- * NAME is the name of the XDP program. Prints "ready" when it is attached. The kernel detaches the
- * XDP program when this process is killed.
+ * NAME is the name of the XDP program. Prints "ready" when the XDP program is attached. The kernel
+ * detaches the XDP program when this process is killed.
  */
 #include <linux/bpf.h>
 #include <linux/if_link.h>

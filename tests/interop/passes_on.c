@@ -3,9 +3,10 @@
  *
  *   passes_on ADDRESS PORT
  *
- * The peer is an echo server. The program sends a unix socket and then the connection in messages
- * (SCM_RIGHTS). A child executes a program with the connection as standard input. After each
- * attempt to pass on the connection, the program checks that it can still use the connection.
+ * The peer is an echo server. The program sends two descriptors in messages (SCM_RIGHTS): a unix
+ * socket, and then the connection. Then a child process executes `true` with the connection as
+ * its standard input. After each attempt to pass on the connection, the program checks that it can
+ * still use the connection.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -18,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Prints "done", or the name of the error if `result` is negative. */
+/* Prints `what`, and then "done", or the name of errno if `result` is negative. */
 static void say(const char *what, long result)
 {
 	printf("%s %s\n", what, result < 0 ? strerrorname_np(errno) : "done");

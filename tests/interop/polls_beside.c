@@ -1,7 +1,8 @@
-/* An echo server that waits for clients in poll and serves one connection at a time. Another thread
- * sleeps in an epoll instance that has a second listener, on the next port. Tidelane's service
- * reports connections to both threads by the same rings in shared memory. A connection to the first
- * listener must wake the thread in poll, although the thread in epoll_wait waits for these rings.
+/* An echo server with two threads. The main thread waits for clients in poll and serves one
+ * connection at a time. The other thread sleeps in an epoll instance that has a second listener, on
+ * the next port. After the death of Tidelane's service, either thread may be the first to offer the
+ * listeners of the process to the next service. In both cases, a connection to the first listener
+ * must wake the thread in poll.
  *
  *   polls_beside PORT
  */
@@ -13,6 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+/* Returns a listener on `port` at all IPv4 addresses. */
 static int listener(int port)
 {
 	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
@@ -23,6 +25,7 @@ static int listener(int port)
 	return fd;
 }
 
+/* Sleeps in an epoll instance with a listener on the port after `port`. Accepts no connection. */
 static void *sleeps(void *port)
 {
 	int epoll = epoll_create1(0);

@@ -11,7 +11,7 @@ use crate::{
     support::SHORT,
 };
 
-/// Length of the page in bytes.
+/// Length in bytes of the page that the client gets.
 const PAGE: u64 = 8_000_000;
 /// Rate limit of each mux port in bytes per second.
 const RATE: u64 = 2_000_000;
@@ -27,8 +27,8 @@ fn fetch(wire: &Wire) -> Result<Duration, Stop> {
     Ok(started.elapsed())
 }
 
-/// A mux port sends no faster than its rate limit, and loses no packet. A reload of the
-/// configuration without the limit removes the limit of the open port.
+/// A mux port sends no faster than its rate limit, and loses no packet that it sends. When the
+/// service reloads a configuration that has no limit, the mux port continues without a limit.
 pub fn a_port_sends_at_its_rate() -> Outcome {
     tools::require_tools(&["curl"])?;
     let wire = Wire::new()?;

@@ -13,7 +13,7 @@ use crate::{
     support::SHORT,
 };
 
-/// Gets a page of the server with curl. Returns curl's exit status.
+/// Gets a page of the HTTP server on the mux port with curl. Returns curl's exit status.
 fn curl(wire: &Wire) -> Result<Option<i32>, Stop> {
     curl_status(wire, &format!("http://{SERVER}:{HTTP}/3000"))
 }
@@ -27,8 +27,8 @@ fn counter(service: &Service, name: &str) -> Result<u64, Stop> {
         .ok_or_else(|| Stop::Fail(format!("no port with the counter {name}")))
 }
 
-/// Returns how many packets of the port's program the rules have refused. There is only one mux
-/// port.
+/// Returns the number of packets of the only mux port that the service did not send because of a
+/// rule.
 fn refused(service: &Service) -> Result<u64, Stop> {
     let listed = ports(service)?;
     let count = listed.first().map(|port| port["refused"]["rule"].as_u64());
@@ -40,8 +40,8 @@ fn passed(service: &Service) -> Result<[u64; 2], Stop> {
     Ok([counter(service, "sent")?, counter(service, "received")?])
 }
 
-/// Reloads the service with rules that refuse the connections of the only mux port. Checks that no
-/// packet passes until two more packets of the port's program are refused.
+/// Reloads the service with rules that refuse the connections of the only mux port. Checks that the
+/// mux port sends and receives no packet until two more of its packets are refused.
 fn check_that_rules_stop_the_port(service: &Service, rules: &str) -> Outcome {
     reload(service, rules)?;
     let (before, refused_before) = (passed(service)?, refused(service)?);
@@ -57,7 +57,7 @@ fn check_that_rules_stop_the_port(service: &Service, rules: &str) -> Outcome {
 }
 
 /// Rules accept, refuse or drop the clients of a mux port. A rule with direction `out` does not
-/// affect the clients. New rules apply to a port that is already open.
+/// affect the clients. New rules apply to a mux port that is already in use.
 pub fn clients_of_a_port_are_accepted_refused_and_dropped() -> Outcome {
     tools::require_tools(&["curl"])?;
     let wire = Wire::new()?;
@@ -65,6 +65,8 @@ pub fn clients_of_a_port_are_accepted_refused_and_dropped() -> Outcome {
     let service = wire.configured_service(&config(no_opens), &[])?;
     let mut server = http(&wire, &service, HTTP)?.spawn_ready(SHORT)?;
     ensure!(curl(&wire)? == Some(0), "the port does not answer a client");
+    // The exit status of curl is 0 for success, 7 if the connection is refused, and 28 if there is
+    // no complete answer within a second.
     for (rules, expected) in [
         ("default = 'accept'".to_owned(), 0),
         (format!("[[rule]]\naction = 'drop'\npeer = '{CLIENT}'"), 28),
@@ -89,7 +91,8 @@ pub fn clients_of_a_port_are_accepted_refused_and_dropped() -> Outcome {
     server.check_alive()
 }
 
-/// Starts an HTTP client on a mux port, with two connections to a server at [`CLIENT`].
+/// Starts an HTTP client on a mux port, with two connections to a server at [`CLIENT`]. The client
+/// needs the link address of this server's interface (`--gateway`).
 fn client_on_a_port(wire: &Wire, service: &Service) -> Result<Running, Stop> {
     let path = format!("/sys/class/net/{INTERFACE}/address");
     let address = wire.program(Side::Client, "cat").arg(path).run(SHORT)?;
@@ -133,7 +136,8 @@ pub fn a_port_does_not_reach_a_refused_peer() -> Outcome {
     server.check_alive()
 }
 
-/// A reloaded rule that refuses a connection stops an open download from a mux port at once.
+/// A reloaded rule that refuses the connection of a running download from a mux port stops the
+/// download immediately.
 pub fn new_rules_stop_a_download_from_a_port() -> Outcome {
     const LEN: u64 = 60_000_000;
     // The rate limit makes the download last for a minute, so that the rules change before its end.
@@ -153,7 +157,8 @@ pub fn new_rules_stop_a_download_from_a_port() -> Outcome {
     let rules = format!("[[rule]]\naction = 'refuse'\nlocal_port = {HTTP}\n{RATE}");
     check_that_rules_stop_the_port(&service, &rules)?;
     let finished = curl.wait(SHORT)?;
-    // 28: the time limit is over. 56: the service has answered a segment of the client by a RST.
+    // Exit status 28: curl's time limit is over. Exit status 56: the service has answered a segment
+    // of the client with a RST.
     let is_stopped = matches!(finished.status.code(), Some(28 | 56));
     let got: u64 = finished.stdout.trim().parse().unwrap_or(LEN);
     ensure!(is_stopped && got < LEN, "{got} bytes: {finished}");

@@ -1,7 +1,9 @@
 //! Mux ports of the service (`tidelaned`). A program with a TCP/IP stack of its own shares the NIC
-//! through a mux port, a pair of packet rings for each core of the service. A program on a mux
-//! port, a program on the service and a program on the kernel can share one address. A wire is two
-//! network namespaces, the server's and the client's, joined by a veth pair.
+//! through a mux port, a pair of packet rings for each core of the service. A claim of a mux port
+//! is a protocol, an address and a TCP or UDP port whose packets go to the mux port.
+//!
+//! A program on a mux port, a program on the service and a program on the kernel can share one
+//! address. A wire is two network namespaces, the server's and the client's, joined by a veth pair.
 
 use std::{fs, net::Ipv4Addr, thread, time::Duration};
 
@@ -20,8 +22,9 @@ use crate::{
 
 /// TCP port of the HTTP server.
 pub const HTTP: u16 = 8080;
-/// TCP port of the echo server on the service, and of the echo server on the kernel.
+/// TCP port of the echo server on the service.
 const ON_SERVICE: u16 = 7000;
+/// TCP port of the echo server on the kernel.
 const ON_KERNEL: u16 = 7001;
 /// A user who is not root.
 const OTHER_USER: &str = "65534";
@@ -56,7 +59,7 @@ pub fn ports(service: &Service) -> Result<Vec<Value>, Stop> {
     Ok(answer["ports"].as_array().cloned().unwrap_or_default())
 }
 
-/// Starts an echo client for TCP port `port` that runs for three seconds.
+/// Starts an echo client that connects to TCP port `port` and runs for three seconds.
 fn clients(wire: &Wire, port: u16) -> Result<Running, Stop> {
     let client = echo_client(wire, Side::Client, port)?;
     client
@@ -96,6 +99,7 @@ pub fn three_stacks_share_an_address() -> Outcome {
     let words: Vec<&str> = line.split_whitespace().collect();
     let pid = server.pid().to_string();
     let claim = address.as_str();
+    // The mux port's number, program, process id, user id, ring length in bytes, and claim.
     ensure!(
         words == ["0", "tidelane-http", &pid, "0", "1048576", "tcp", claim],
         "{list}"
@@ -333,7 +337,7 @@ pub fn a_dead_service_ends_the_program() -> Outcome {
     check_refusal(&finished, "the service has ended")
 }
 
-/// UDP ports of the programs on mux ports that [`groups`] returns.
+/// UDP ports of the two programs that [`groups`] returns. Each program has a mux port of its own.
 const GROUPS: [u16; 2] = [5300, 5301];
 /// UDP port of the peer's program on the kernel.
 const PEER_GROUP: u16 = 5302;
@@ -355,9 +359,10 @@ fn await_output(program: &mut Running, text: &str) -> Outcome {
     })
 }
 
-/// Multicast and broadcast datagrams of a peer reach the mux port that has claimed the UDP port at
-/// all addresses. Multicast and broadcast datagrams of a mux port reach the peer and another mux
-/// port. After a claim has ended, the kernel gets the multicast datagrams.
+/// If a mux port has claimed a UDP port for all local addresses, the peer's multicast and broadcast
+/// datagrams for this UDP port reach the mux port. Multicast and broadcast datagrams of a mux port
+/// reach the peer and another mux port. After the claim has ended, the kernel gets the peer's
+/// multicast datagrams for the UDP port.
 pub fn groups_reach_ports() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -385,7 +390,7 @@ pub fn groups_reach_ports() -> Outcome {
             "{group}: an answer without a claim"
         );
     }
-    // Another mux port is asked over memory, and the kernel of the peer over the wire.
+    // The second program asks the first program over memory, and the peer's kernel over the wire.
     let mut answers = peer(Side::Client, "answer", "224.0.0.77", PEER_GROUP).spawn_ready(SHORT)?;
     for (port, from) in [(first, SERVER), (PEER_GROUP, CLIENT)] {
         for group in ["255.255.255.255", "224.0.0.77", &network.to_string()] {
@@ -416,7 +421,7 @@ pub fn groups_reach_ports() -> Outcome {
     answers.check_alive()
 }
 
-/// Returns the broadcast address of the wire's network, whose prefix has 24 bits.
+/// Returns the broadcast address of the network of `address`. The network's prefix has 24 bits.
 fn broadcast_of(address: Ipv4Addr) -> Ipv4Addr {
     let [a, b, c, _] = address.octets();
     Ipv4Addr::new(a, b, c, 255)

@@ -1,5 +1,6 @@
 /*
- * An echo server that closes its listener after each client and opens a new one, as iperf3 does.
+ * An echo server that closes its listener after each client and opens a new listener, as iperf3
+ * does.
  *
  *   reopens PORT
  *
@@ -13,6 +14,7 @@
 
 #include "must.h"
 
+/* Returns a listener on `port` at all IPv4 addresses. */
 static int open_listener(int port)
 {
 	struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(port)};

@@ -1,6 +1,9 @@
-//! An HTTP server (`app/kernel/examples/ring-http`) whose connections are in the service
-//! (`tidelaned`). The server uses the ring API instead of sockets, and therefore does not need the
-//! preload library. Its clients are on the kernel's stack.
+//! An HTTP server (`app/kernel/examples/ring-http`) on the ring API, in which one call sends and
+//! receives on all connections of a thread. The server uses the ring API instead of sockets, and
+//! therefore does not need the preload library. The service (`tidelaned`) carries the server's TCP
+//! connections instead of the kernel. The clients are on the kernel's stack.
+//!
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
 
 use std::fs;
 
@@ -21,28 +24,28 @@ use crate::{
 const PORT: u16 = 7400;
 /// A user who is not root.
 const OTHER_USER: &str = "65534";
-/// Lengths of the pages in bytes.
+/// Lengths of the pages in bytes. The path of a page is its length.
 const LENGTHS: [usize; 6] = [0, 1, 1460, 4096, 100_000, 1_000_000];
 
-/// Returns the server on `service`.
+/// Returns the server, which listens at the address `listen` and uses `service`.
 fn server(wire: &Wire, service: &Service, listen: &str) -> Result<Program, Stop> {
     let path = tools::binary("ring-http")?;
     let program = wire.program(Side::Server, &path.to_string_lossy());
     Ok(with_arguments(program, service, listen))
 }
 
-/// Adds the arguments and the environment of [`server`].
+/// Adds to `program` the arguments and the environment variable that the server needs.
 fn with_arguments(program: Program, service: &Service, listen: &str) -> Program {
     let arguments = format!("--back-end service --listen {listen} --seconds 110");
     program.registering_at(service).args(&arguments)
 }
 
-/// Starts the server at all addresses.
+/// Starts the server, which listens at all addresses, and waits until the server is ready.
 fn start(wire: &Wire, service: &Service) -> Result<Running, Stop> {
     server(wire, service, &format!("0.0.0.0:{PORT}"))?.spawn_ready(SHORT)
 }
 
-/// Fetches pages of all lengths.
+/// Fetches a page of each of the [`LENGTHS`], and checks the bytes of the page.
 fn check_pages(wire: &Wire) -> Outcome {
     let address = format!("{SERVER}:{PORT}");
     LENGTHS
@@ -50,9 +53,9 @@ fn check_pages(wire: &Wire) -> Outcome {
         .try_for_each(|len| fetch(wire, &address, *len))
 }
 
-/// curl gets the pages unchanged, and wrk has no error. The connections are the service's. A client
-/// on the server's loopback interface, which the service does not serve, fails before its time
-/// limit.
+/// curl gets the pages unchanged, and wrk has no error. The service counts more than 1000 received
+/// segments, and therefore carries the connections. The service does not serve the loopback
+/// interface. A client on this interface, in the server's namespace, fails before its time limit.
 pub fn curl_and_wrk_on_the_service() -> Outcome {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;
@@ -74,20 +77,20 @@ pub fn curl_and_wrk_on_the_service() -> Outcome {
     let local = curl
         .arg(format!("http://127.0.0.1:{PORT}/1"))
         .finish(SHORT)?;
-    // 7: no connection. 52: the end of the connection without an answer. 56: a reset. The reset may
-    // arrive before or after curl looks at the connection.
+    // Exit statuses of curl: 7 for no connection, 52 for the end of the connection without an
+    // answer, and 56 for a reset. The status depends on the moment at which the reset arrives.
     let code = local.status.code();
     ensure!(matches!(code, Some(7 | 52 | 56)), "no reset: {local}");
     check_pages(&wire)?;
     server.check_alive()
 }
 
-/// A user who is not root serves pages.
+/// The server serves pages if it runs as a user who is not root.
 pub fn without_privileges() -> Outcome {
     tools::require_tools(&["curl", "setpriv"])?;
     let wire = Wire::new()?;
     let service = wire.service()?;
-    // A copy that this user may read.
+    // A copy of the server in a directory that the user may read.
     let copy = wire.scratch().join("ring-http");
     fs::copy(tools::binary("ring-http")?, &copy)?;
     let line = format!("--reuid {OTHER_USER} --clear-groups {}", copy.display());
@@ -111,12 +114,15 @@ pub fn curl_with_loss() -> Outcome {
     let mut server = start(&wire, &service)?;
     check_pages(&wire)?;
     let retransmitted = service.counters()?["retrans_segs"].as_u64();
-    ensure!(retransmitted > Some(10), "{retransmitted:?} lost segments");
+    ensure!(
+        retransmitted > Some(10),
+        "{retransmitted:?} retransmitted segments"
+    );
     server.check_alive()
 }
 
-/// The service is killed under load. The server neither hangs nor crashes, and serves on the next
-/// service.
+/// The service is killed under load, twice. Each time, the server neither hangs nor crashes, and
+/// then serves pages on the next service.
 pub fn the_next_service_serves() -> Outcome {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;
@@ -142,8 +148,8 @@ pub fn the_next_service_serves() -> Outcome {
     server.check_alive()
 }
 
-/// A server without a service, and a server at an address that the service does not serve, print an
-/// error that says what the user must do.
+/// If the service does not serve the server's address, or if there is no service, the server fails
+/// with an error that says what the user must do.
 pub fn errors_say_what_to_do() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -4,7 +4,8 @@
  *
  *   rings PORT
  *
- * The server prints "ring" if it uses io_uring, or else "calls". It exits when a client closes.
+ * The server prints "ring" if it uses io_uring, or else "calls". The server exits when a client
+ * closes or resets its connection.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -24,12 +25,14 @@
 
 /* Descriptor of the io_uring instance, or -1. */
 static int ring = -1;
-/* The mapped submission queue, and its entries. */
+/* The mapped submission queue, the mapped entries of the queue, and the parameters of the instance,
+ * which the kernel has filled in. */
 static char *queues;
 static struct io_uring_sqe *entries;
 static struct io_uring_params params;
 
-/* Makes and maps an io_uring instance, if the kernel and Tidelane's preload library allow it. */
+/* Makes and maps an io_uring instance. If the kernel or Tidelane's preload library does not allow
+ * this, leaves `ring` at -1. */
 static void make_ring(void)
 {
 	ring = syscall(SYS_io_uring_setup, 8, &params);
@@ -44,7 +47,7 @@ static void make_ring(void)
 	must(queues != MAP_FAILED && entries != MAP_FAILED);
 }
 
-/* Adds `fd` to the epoll instance for EPOLLIN. */
+/* Adds `fd` to the epoll instance `epoll`, with the event EPOLLIN. */
 static void watch(int epoll, int fd)
 {
 	struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};

@@ -1,7 +1,8 @@
-//! The C interface of the ring API (`app/rings-c`), by which programs use connections through rings
-//! instead of sockets. Its example programs run on a back end: the service (`tidelaned`), a queue
-//! of a NIC, or the kernel's io_uring. The peers are on the kernel's stack, at the other end of a
-//! wire (two network namespaces joined by a veth pair).
+//! The C interface (`app/rings-c`) of the ring API, in which one call sends and receives on all
+//! connections of a thread. The example programs of the interface run on a back end: the service
+//! (`tidelaned`), a queue of a NIC, or the kernel's io_uring. The peers are on the kernel's stack,
+//! at the other end of a wire (two network namespaces joined by a veth pair). The server's end of
+//! the wire stands for the NIC.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ const NOWHERE: &str = "203.0.113.1";
 /// Time limit for the start of a server.
 const START_MAX: Duration = Duration::from_secs(10);
 
-/// Returns the example server `name` with the back end `back_end`.
+/// Returns the example server `name`, which listens on [`PORT`] and uses the back end `back_end`.
 fn example(wire: &Wire, name: &str, back_end: &str) -> Result<Program, Stop> {
     let program = compiled(wire, name, Side::Server)?;
     Ok(program.args(&format!("{SERVER} {PORT} {back_end}")))
@@ -55,7 +56,8 @@ fn queue() -> String {
     format!("direct:{INTERFACE}")
 }
 
-/// Runs echo clients, and ends the server. Fails if the server has a client or a buffer left.
+/// Runs an echo client with 32 connections, and then ends the echo server `server`. Fails if the
+/// server reports at its end that clients are still present, or that it still holds buffers.
 fn echo(wire: &Wire, mut server: Running) -> Outcome {
     let load = wire.load_tool(Side::Client, "echo-client")?;
     let load = load.arg("--connect").arg(format!("{SERVER}:{PORT}"));
@@ -66,7 +68,7 @@ fn echo(wire: &Wire, mut server: Running) -> Outcome {
     let report = &finished.stdout;
     ensure!(
         report.contains("present 0 held 0"),
-        "clients or buffers are left: {report}"
+        "the server still has clients or buffers: {report}"
     );
     Ok(())
 }
@@ -129,7 +131,7 @@ fn kernel_echo(wire: &Wire) -> Result<Running, Stop> {
     Ok(server)
 }
 
-/// Returns the example client over UDP in the namespace of `side`. The client sends 2000 datagrams
+/// Returns the example client for UDP, in the namespace of `side`. The client sends 2000 datagrams
 /// to [`PORT`] at `peer`.
 fn datagrams(wire: &Wire, side: Side, peer: &str, back_end: &str) -> Result<Program, Stop> {
     let program = compiled(wire, "ring_datagrams", side)?;
@@ -154,8 +156,9 @@ pub fn datagrams_beside_the_service() -> Outcome {
 }
 
 /// The echo server on a queue of a NIC returns the datagrams of a client on the kernel. The client
-/// on a queue of a NIC gets its datagrams back from a server on the kernel. The kernel resolves the
-/// neighbour, which it does not know at first. The client fails if no host has the peer's address.
+/// on a queue of a NIC gets its datagrams back from a server on the kernel. The test first empties
+/// the kernel's neighbour table, so that the kernel must resolve the server's MAC address. The
+/// client fails if no host has the server's address.
 pub fn datagrams_on_a_nic_queue() -> Outcome {
     let wire = Wire::new()?;
     let mut server = example(&wire, "ring_echo", &queue())?.spawn_ready(START_MAX)?;
@@ -193,8 +196,9 @@ pub fn connections_on_the_service() -> Outcome {
 }
 
 /// The example client on a queue of a NIC gets its bytes back from an echo server on the kernel.
-/// The kernel resolves the neighbour, which it does not know at first. The client fails with the
-/// reason if no host has the peer's address, or if there is no route to the peer.
+/// The test first empties the kernel's neighbour table, so that the kernel must resolve the
+/// server's MAC address. If no host has the server's address, or if there is no route to it, the
+/// client prints this reason and fails.
 pub fn connections_on_a_nic_queue() -> Outcome {
     let wire = Wire::new()?;
     let mut server = kernel_echo(&wire)?;

@@ -1,6 +1,9 @@
 //! Attacks on a service (`tidelaned`) by another user or by a peer on the link. Most of the attacks
 //! are run by the program `tidelane-attacker`. `docs/security.md` lists the promises of Tidelane,
 //! each with the cases that test it.
+//!
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair. A
+//! service runs in the server's namespace unless a test says otherwise.
 
 use std::{fs, path::PathBuf};
 
@@ -23,7 +26,7 @@ pub mod rules;
 pub mod together;
 pub mod watchdog;
 
-/// User id and group id of the attacker: the user `nobody`, to whom no service and no file belongs.
+/// User id and group id of the attacker: the user `nobody`, who has no privileges.
 pub const ATTACKER_ID: &str = "65534";
 /// User id and group id of a second attacker.
 const SECOND_USER_ID: &str = "65533";
@@ -31,9 +34,9 @@ const SECOND_USER_ID: &str = "65533";
 /// The user and the namespaces of an attacker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The user [`ATTACKER_ID`] in the service's namespaces.
+    /// The user [`ATTACKER_ID`] in the network namespace that the caller chooses.
     User,
-    /// The user [`SECOND_USER_ID`] in the service's namespaces.
+    /// The user [`SECOND_USER_ID`] in the network namespace that the caller chooses.
     SecondUser,
     /// The user [`ATTACKER_ID`] in a new user namespace and a new network namespace, as in a
     /// container without network.
@@ -56,7 +59,8 @@ pub fn attacker(
 }
 
 /// Returns a command that executes the rest of its command line as the attacker. The caller adds a
-/// program and its arguments. An attacker in a container makes the namespaces without privileges.
+/// program and its arguments. For [`Origin::Container`], the attacker makes the new namespaces
+/// without privileges.
 pub fn as_attacker(wire: &Wire, side: Side, origin: Origin) -> Program {
     let program = wire.program(side, "setpriv");
     let id = match origin {
@@ -88,8 +92,8 @@ pub fn readable_copy(wire: &Wire, name: &str) -> Result<PathBuf, Stop> {
     Ok(copy)
 }
 
-/// Connects to `port` of the server from the namespace of `side`, on the kernel. Returns all bytes
-/// that the server sends until it closes.
+/// Connects to `port` of the server from the namespace of `side`, over the kernel's stack. Returns
+/// all bytes that the server sends until it closes the connection. Fails after five seconds.
 pub fn read_all(wire: &Wire, side: Side, port: u16) -> Result<String, Stop> {
     let script = format!("exec 3<>/dev/tcp/{SERVER}/{port} && exec cat <&3");
     let client = wire.program(side, "timeout").args("5 bash -c").arg(script);

@@ -1,6 +1,6 @@
 /*
  * An echo server of two processes. The parent accepts connections and sends each to its child
- * (SCM_RIGHTS). The child echoes.
+ * (SCM_RIGHTS), with the call that the second argument names. The child echoes.
  *
  *   sends_on PORT sendmsg|sendmmsg
  */
@@ -14,7 +14,8 @@
 
 #include "must.h"
 
-/* Receives connections over the unix socket `from`, and serves one at a time. */
+/* Receives connections over the unix socket `from`, and echoes the bytes of one connection at a
+ * time. */
 static void echo(int from)
 {
 	for (;;) {

@@ -62,7 +62,7 @@ pub fn nginx(wire: &Wire, service: &Service) -> Result<Nginx, Stop> {
     Nginx::start(wire, Some(service), &NginxOptions::default())
 }
 
-/// Returns a curl in the client's namespace that gets `path` from the server.
+/// Returns the program curl in the client's namespace. curl gets `path` from the server.
 pub fn curl(wire: &Wire, path: &str) -> Program {
     let url = format!("http://{SERVER}/{path}");
     wire.program(Side::Client, "curl")
@@ -70,7 +70,8 @@ pub fn curl(wire: &Wire, path: &str) -> Program {
         .arg(url)
 }
 
-/// Returns a client that gets the file `name` from nginx repeatedly and compares each response.
+/// Returns a client that gets the file `name` from nginx repeatedly, and compares each response
+/// with the file.
 fn http_client(wire: &Wire, nginx: &Nginx, name: &str) -> Result<Program, Stop> {
     let tool = wire.load_tool(Side::Client, "http-client")?;
     let tool = tool
@@ -230,7 +231,7 @@ pub fn nginx_with_a_listener_for_each_worker() -> Outcome {
     Ok(())
 }
 
-/// Returns the numbers of established accelerated connections of the processes `pids`.
+/// Returns the number of established accelerated connections of each of the processes `pids`.
 fn shares(service: &Service, pids: &[u32]) -> Result<Vec<usize>, Stop> {
     let sockets = service.sockets()?;
     let of = |pid: &u32| {
@@ -360,9 +361,9 @@ fn check_memcaslap(text: &str) -> Outcome {
     Ok(())
 }
 
-/// An Erlang server serves echo clients. Its runtime BEAM calls accept before it waits for a
-/// connection. One thread adds descriptors with EPOLLONESHOT to an epoll instance in which another
-/// thread sleeps. BEAM copies the listener's socket options to each connection.
+/// An Erlang server serves echo clients. BEAM, the runtime of Erlang, calls accept before it waits
+/// for a connection. One thread of BEAM adds descriptors with EPOLLONESHOT to an epoll instance in
+/// which another thread sleeps. BEAM copies the listener's socket options to each connection.
 pub fn erlang_echo() -> Outcome {
     require_tools(&["erl", "erlc"])?;
     let wire = Wire::new()?;

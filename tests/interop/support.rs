@@ -1,6 +1,7 @@
 //! Functions that several modules of the interop tests use.
 //!
-//! The service is the process `tidelaned`, which runs Tidelane's TCP/IP stack.
+//! The service is the process `tidelaned`, which runs Tidelane's TCP/IP stack. A wire is two
+//! network namespaces, the server's and the client's, joined by a veth pair.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -19,7 +20,7 @@ pub fn ip(wire: &Wire, side: Side, arguments: &str) -> Outcome {
 }
 
 /// Starts an echo server in the server's namespace, on `service` if given or else on the kernel.
-/// Waits until it listens on `port`.
+/// Waits until the server listens on `port`.
 pub fn echo_server(wire: &Wire, service: Option<&Service>, port: u16) -> Result<Running, Stop> {
     let server = wire
         .load_tool(Side::Server, "echo-server")?
@@ -38,8 +39,8 @@ pub fn echo_client(wire: &Wire, side: Side, port: u16) -> Result<Program, Stop> 
         .arg(to))
 }
 
-/// Returns wrk in the namespace of `side`. The time limit for a request is two seconds, wrk's
-/// default, times [`patience`].
+/// Returns wrk in the namespace of `side`. The time limit for a request is two seconds (wrk's
+/// default), multiplied by [`patience`].
 pub fn wrk(wire: &Wire, side: Side) -> Program {
     let timeout = 2 * patience();
     let wrk = wire.program(side, "wrk").arg("--timeout");
@@ -72,7 +73,7 @@ pub fn check_same(one: &Path, other: &Path) -> Outcome {
     Ok(())
 }
 
-/// Fails if the kernel has an established connection on `port` in the server's namespace.
+/// Fails if the kernel has an established connection from or to `port` in the server's namespace.
 pub fn check_not_in_kernel(wire: &Wire, port: u16) -> Outcome {
     let count = wire.kernel_connections(Side::Server, port)?;
     ensure!(

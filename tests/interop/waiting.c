@@ -11,10 +11,10 @@
  * connections that were reset, of connections that the peer closed, and of connections that are
  * still open.
  *
- * If LOCAL_PORT is not 0, CONNECTIONS must be 1 and ADDRESS an IPv4 address. The program opens the
- * connection from this port. If the peer resets the connection, the program connects again from the
- * same port and exchanges bytes for SECONDS. Then it prints "served N", the number of echoed bytes,
- * instead of the line above.
+ * If LOCAL_PORT is not 0, CONNECTIONS must be 1 and ADDRESS must be an IPv4 address. The program
+ * opens the connection from LOCAL_PORT. If the peer resets the connection, the program connects
+ * again from LOCAL_PORT and exchanges bytes for SECONDS. Then the program prints "served N", the
+ * number of echoed bytes, instead of the line above.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -34,7 +34,7 @@
 /* The server's address. */
 static struct sockaddr_storage server;
 static socklen_t server_len;
-/* Local port of the connection, or 0. */
+/* Local port of the connection, or 0 if the kernel chooses the port. */
 static int local_port;
 /* The connections. The descriptor of an ended connection is -1. */
 static struct pollfd clients[CONNECTIONS_MAX];
@@ -83,6 +83,7 @@ static int open_connection(void)
 	return fd;
 }
 
+/* Returns the time in milliseconds. */
 static long now_ms(void)
 {
 	struct timespec t;
@@ -91,7 +92,7 @@ static long now_ms(void)
 	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Connects again from the same port, exchanges bytes for `seconds`, and prints the number of echoed
+/* Connects again from `local_port`, exchanges bytes for `seconds`, and prints the number of echoed
  * bytes. */
 static void reconnect(int seconds)
 {
@@ -154,18 +155,19 @@ static void wait_in_select(int count, long end)
 	}
 }
 
-/* The connections that a thread waits for in epoll. */
+/* The epoll instances of the connections. */
 struct watched {
-	/* For every second connection: the inner epoll instance, or `outer` without nesting. */
+	/* The epoll instance of every second connection: the inner instance if the instances are
+	 * nested, or else `outer`. */
 	int odd;
-	/* The epoll instance for the other connections, in which the thread waits. */
+	/* The epoll instance of the other connections. The thread waits in this instance. */
 	int outer;
 };
 
-/* User data of the inner epoll instance. */
+/* User data with which the outer epoll instance reports the inner instance. */
 #define INNER UINT32_MAX
 
-/* Creates the epoll instances for `count` connections. */
+/* Creates the epoll instances and adds the first `count` connections to them. */
 static struct watched *watch(int count, int nested)
 {
 	static struct watched all;
@@ -184,7 +186,8 @@ static struct watched *watch(int count, int nested)
 	return &all;
 }
 
-/* Waits in epoll_wait without a timeout, so that only an event can wake the thread. */
+/* Counts the end of each connection. Waits in epoll_wait without a timeout, so that only an event
+ * can wake the thread. */
 static void *wait_in_epoll(void *argument)
 {
 	const struct watched *all = argument;

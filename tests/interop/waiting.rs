@@ -1,6 +1,6 @@
 //! A service (`tidelaned`) dies while clients wait for data and send none. Each connection of the
-//! clients is reset at once. Without the reset, a client would wait forever, because it has no
-//! segment to retransmit.
+//! clients is reset within seconds. Without the reset, a client would wait forever, because a
+//! waiting client has no segment to retransmit.
 //!
 //! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
 //! accelerated program runs under `tidelane run`: the service carries its TCP connections instead
@@ -41,8 +41,9 @@ impl Waiting {
         Ok(Self(binary))
     }
 
-    /// Returns a program in the namespace of `side` that opens `count` connections to `server`. The
-    /// caller adds the name of the call in which the program waits.
+    /// Returns a program in the namespace of `side` that opens `count` connections to `server`,
+    /// from ports that the kernel chooses. The caller adds the name of the call in which the
+    /// program waits.
     fn clients(&self, wire: &Wire, side: Side, server: impl Display, count: usize) -> Program {
         let program = wire.program(side, &self.0.to_string_lossy());
         let program = program.arg(server).arg(PORT).arg(count);
@@ -120,7 +121,8 @@ pub fn servers_of_dead_clients_are_reset() -> Outcome {
     })
 }
 
-/// The service of a server with 8000 clients dies. All clients are reset in time.
+/// The service of a server with 8000 connections dies. All connections are reset within
+/// [`RESET_MAX`].
 pub fn many_peers_are_reset() -> Outcome {
     const COUNT: usize = 8000;
     let wire = Wire::new()?;
@@ -158,7 +160,7 @@ pub fn connections_are_reset_when_a_service_dies() -> Outcome {
 }
 
 /// Clients and server are accelerated, by two services, and exchange data. Both services die, one
-/// shortly after the other. All clients connect again, on the kernel.
+/// shortly after the other. All clients connect again, over the kernel's stack.
 pub fn clients_at_work_outlive_both_services() -> Outcome {
     for round in 0..8 {
         let wire = Wire::new()?;
@@ -190,15 +192,17 @@ pub fn clients_at_work_outlive_both_services() -> Outcome {
     Ok(())
 }
 
-/// The service of a server dies. A client connects again at once, from the same port, to the
-/// kernel's listener. The restorer process, which outlives the service, repeats ACKs for the
-/// old connection to make the peer answer. These ACKs do not reset the new connection.
+/// The service of a server dies. A client immediately connects again, from the port of its old
+/// connection, to the kernel's listener. The process `tdl-restorer`, which outlives the service,
+/// repeatedly sends the client an ACK of the old connection. The answer of a waiting client would
+/// make the kernel reset the old connection. These ACKs do not end the new connection.
 pub fn a_peer_that_reconnects_is_not_reset() -> Outcome {
     let wire = Wire::new()?;
     let waiting = Waiting::compile(&wire)?;
     let service = wire.service()?;
     let _server = echo_server(&wire, Some(&service), PORT)?;
     let client = wire.program(Side::Client, &waiting.0.to_string_lossy());
+    // The arguments of `waiting.c`: one connection, 18 seconds, and the local port 5555.
     let client = client
         .arg(SERVER)
         .arg(PORT)
@@ -215,8 +219,8 @@ pub fn a_peer_that_reconnects_is_not_reset() -> Outcome {
     Ok(())
 }
 
-/// Clients are reset over a wire that loses 5 % of the frames. A client whose reset is lost needs
-/// more time.
+/// Clients are reset over a wire that loses 5 % of the frames. If a reset is lost, a later reset
+/// reaches the client, so the time limit is longer than [`RESET_MAX`].
 pub fn peers_are_reset_despite_loss() -> Outcome {
     const COUNT: usize = 100;
     let impairment = Impairment {

@@ -14,9 +14,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Loads a word of struct seccomp_data. */
+/* Loads the first word of a field of struct seccomp_data. */
 #define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
-/* Skips `otherwise` instructions unless the loaded word is `value`. */
+/* Skips the next `otherwise` instructions if the loaded word is not `value`. */
 #define UNLESS(value, otherwise) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, otherwise)
 /* Ends the filter with a verdict. */
 #define END(verdict) BPF_STMT(BPF_RET | BPF_K, verdict)

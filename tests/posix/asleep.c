@@ -57,7 +57,7 @@ static const unsigned kinds[] = {
 };
 
 /* A readable connection wakes the sleeper when the connection is added or modified. A connection
- * without data wakes the sleeper when data arrives after the modification. */
+ * without data is modified first, and wakes the sleeper when data arrives afterwards. */
 void armed_while_asleep(void)
 {
 	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
@@ -70,7 +70,7 @@ void armed_while_asleep(void)
 		must(add(epfd, fd, kinds[i], 1) == 0);
 		say_woken(&sleeper);
 		/* The level-triggered registration is still armed. Unread data would end the next
-		 * epoll_wait at once. */
+		 * epoll_wait immediately. */
 		if (kinds[i] == EPOLLIN)
 			read_exactly(fd, 10, 1);
 		say("armed again");
@@ -100,7 +100,7 @@ static void accept_one(int listener)
 	close(fd);
 }
 
-/* A listener wakes the sleeper if a connection waits when the listener is added, and if a
+/* A listener wakes the sleeper if a connection is pending when the listener is added, and if a
  * connection arrives after the listener is modified. The program has called accept before. */
 void listener_armed_while_asleep(void)
 {
@@ -170,7 +170,7 @@ static void *accept_twice(void *arg)
 }
 
 /* A thread sleeps in accept while the listener is added to an epoll instance in which no thread
- * waits. The thread accepts both connections. */
+ * waits. Then the peer opens two connections, and the thread accepts both. */
 void accepting_while_added(void)
 {
 	int port, listener = open_listener(0, &port), epfd = epoll_create1(0);
@@ -184,8 +184,8 @@ void accepting_while_added(void)
 	say("both accepted");
 }
 
-/* A thread that calls poll, or select if `selects` is set, once without a timeout. `count` is the
- * result. */
+/* A thread that makes one call without a timeout: select if `selects` is set, and otherwise poll.
+ * `count` is the result of the call. */
 struct poller {
 	pthread_t thread;
 	volatile pid_t tid;
@@ -214,8 +214,9 @@ static void start_poller(struct poller *poller, int fd, int selects)
 	await_asleep(poller->tid);
 }
 
-/* One thread sleeps in poll and one in select for the same descriptor. The descriptor is added to
- * an epoll instance in which a third thread sleeps. An event wakes all three threads. */
+/* One thread sleeps in poll, and another thread in select, for the same descriptor. The descriptor
+ * is added to an epoll instance in which a third thread sleeps. An event wakes all three threads.
+ * The descriptor is a connection in the first round, and a listener in the second round. */
 void polled_while_added(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other);
@@ -279,8 +280,8 @@ void several_asleep(void)
 }
 
 /* A listener with EPOLLONESHOT gets a connection over loopback, and later a connection from the
- * peer. Tidelane without `--loopback` leaves the first connection to the kernel. epoll reports the
- * listener once, and once again after EPOLL_CTL_MOD. */
+ * peer. Without `tidelane run --loopback`, Tidelane leaves the loopback connection to the kernel.
+ * epoll reports the listener once, and once again after EPOLL_CTL_MOD. */
 void one_shot_listener(void)
 {
 	int port, listener = open_listener(SOCK_NONBLOCK, &port), epfd = epoll_create1(0);

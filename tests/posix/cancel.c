@@ -162,7 +162,8 @@ void cancelled_asleep(void)
 	must(waiter.fd >= 0);
 	waiter.call = in_write;
 	cancel_asleep("write", &waiter);
-	/* Do the same with a pipe, and with an epoll instance that contains only the pipe. */
+	/* Cancel the calls on a pipe, except recv and recvmsg, which need a socket. The epoll
+	 * instance contains only the pipe. */
 	must(pipe(ends) == 0);
 	waiter.fd = ends[0];
 	waiter.epfd = epoll_create1(0);
@@ -188,8 +189,8 @@ static void in_ofd_setlkw(struct waiter *waiter)
 }
 
 /* A thread is cancelled while it waits for a file lock that another open file description holds.
- * fcntl is a cancellation point with the two commands that wait. The file can be locked
- * afterwards. */
+ * fcntl is a cancellation point with the two commands that wait, F_SETLKW and F_OFD_SETLKW. When
+ * the holder has unlocked the file, the file can be locked again. */
 void cancelled_in_lock(void)
 {
 	char name[] = "/tmp/posix-lock-XXXXXX";
@@ -224,7 +225,7 @@ static void reads_when_told(struct waiter *waiter)
 	in_read(waiter);
 }
 
-/* A thread is cancelled before it calls read. The call reads no data. */
+/* A thread is cancelled before it calls read. The read then ends the thread and reads no data. */
 void cancelled_before(void)
 {
 	int other, fd = accepted(0, &other);
@@ -255,7 +256,8 @@ static void reads_disabled(struct waiter *waiter)
 }
 
 /* A thread is cancelled while it has cancellation disabled. Its calls return normally. The thread
- * ends at the first cancellation point after it has enabled cancellation. */
+ * ends at the first cancellation point after it has enabled cancellation. The calls are on a
+ * connection in the first round, and on a pipe in the second round. */
 void cancelled_disabled(void)
 {
 	int other, fd = accepted(0, &other), ends[2];
@@ -324,7 +326,7 @@ void cancelled_at_any_moment(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* Number of SIGUSR1 signals. */
+/* Number of handled SIGUSR1 signals. */
 static volatile sig_atomic_t signals;
 
 static void on_signal(int signal)
@@ -346,8 +348,9 @@ static void waits_disabled(struct waiter *waiter)
 	show(waitpid(waiter->fd, &status, 0) > 0);
 }
 
-/* After a cancellation, signals with SA_RESTART do not end the calls of other threads. The signal
- * of the cancellation does not end a call of a thread that has disabled cancellation. */
+/* After a cancellation, a signal whose handler has SA_RESTART does not end the calls of other
+ * threads. The signal that pthread_cancel sends does not end a call of a thread that has disabled
+ * cancellation. */
 void cancelled_and_signalled(void)
 {
 	int other, ends[2], fd = accepted(0, &other);

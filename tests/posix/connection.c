@@ -1,4 +1,4 @@
-/* Opening connections, their addresses and their options. */
+/* How connections are opened, and the addresses and options of connections. */
 #include "posix.h"
 
 /* A blocking connect, and calls that fail on a connected socket. */
@@ -24,8 +24,8 @@ void blocking_connect(void)
 	show(close(fd));
 }
 
-/* A non-blocking connect fails with EINPROGRESS, even if the peer answers at once. After the
- * handshake, connect succeeds once and then fails with EISCONN. */
+/* A non-blocking connect fails with EINPROGRESS, even if the peer answers immediately. After the
+ * handshake, the next connect succeeds, and a further connect fails with EISCONN. */
 void connects_at_once(void)
 {
 	int listener, others = 0;
@@ -43,7 +43,7 @@ void connects_at_once(void)
 	say("other results %d", others);
 }
 
-/* A connect to a closed port is refused, blocking and non-blocking. */
+/* A connect to a closed port is refused, for a blocking socket and for a non-blocking socket. */
 void refused(void)
 {
 	int listener, error = -1;
@@ -73,7 +73,8 @@ void refused(void)
 	close(fd);
 }
 
-/* bind to an address gives a socket a port. The socket keeps this port when it connects. */
+/* bind with an address and without a port number gives a socket a port. The socket keeps this port
+ * when it connects. */
 void bound_connect(void)
 {
 	int listener;
@@ -143,7 +144,7 @@ static void all_options(int fd)
 	say("state %d", info.tcpi_state);
 }
 
-/* Options of an accepted connection, of an opened one, and of a listener. */
+/* Options of an accepted connection, of a connection that this program opens, and of a listener. */
 void options(void)
 {
 	int other, fd = accepted(0, &other);
@@ -192,7 +193,8 @@ void timeouts(void)
 	show(accept(listener, NULL, NULL));
 }
 
-/* A listener at all addresses accepts a connection over loopback and one from the peer. */
+/* A listener at all addresses accepts a connection over loopback and a connection from the peer.
+ * Without `tidelane run --loopback`, Tidelane leaves the loopback connection to the kernel. */
 void both_stacks(void)
 {
 	int port, listener = open_listener(0, &port);

@@ -115,8 +115,8 @@ static uint64_t long_at(const unsigned char *info, size_t offset)
 }
 
 /*
- * Compares counters in tcp_info with each other and with bounds, and prints the results, for a
- * connection that has sent 300,000 bytes and received 5,000. The results do not depend on
+ * Compares counters in tcp_info with each other and with bounds, and prints the results. The
+ * connection has sent 300,000 bytes and received 5,000 bytes. The results do not depend on
  * segmentation, delay, loss or retransmission.
  */
 static void say_counts(const unsigned char *info)
@@ -139,7 +139,8 @@ static void say_counts(const unsigned char *info)
 	    (unsigned long long)long_at(info, BYTES_RECEIVED));
 }
 
-/* Fields of tcp_info after a transfer: values that are the same on both stacks, or their bounds. */
+/* Fields of tcp_info after a transfer. The case prints values that are equal on the kernel's stack
+ * and on Tidelane, and compares other values with bounds. */
 void info_numbers(void)
 {
 	int other, fd = accepted(0, &other);
@@ -161,8 +162,8 @@ void info_numbers(void)
 	say("window %d", info.tcpi_snd_cwnd >= 2);
 	say("delay of ACKs %d", info.tcpi_ato >= 10000 && info.tcpi_ato <= 500000);
 	say("scale of the peer %d", info.tcpi_snd_wscale > 0);
-	/* tcpi_reordering grows if delayed threads of the path reorder segments. Linux caches the
-	 * value for the next connection to the same peer, so tcpi_reord_seen does not explain it. */
+	/* tcpi_reordering grows if the path reorders segments. Linux caches the value for the next
+	 * connection to the same peer, so the value may be high although tcpi_reord_seen is 0. */
 	say("reordering %d, sent again now %u", info.tcpi_reordering >= 3, info.tcpi_retrans);
 	/* Read the fields that the struct in <netinet/tcp.h> may lack. */
 	unsigned char all[236];
@@ -480,7 +481,7 @@ void timeout_values(void)
 }
 
 /* The peer closes all its descriptors except its command socket, in several ways. The peer's
- * connections end, and the peer can open new ones. */
+ * connections end, and the peer can open new connections. */
 void peer_closes_all(void)
 {
 	int port, listener = open_listener(0, &port);
@@ -511,8 +512,8 @@ void peer_closes_all(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* recvmsg stores the length of the name only if the caller passes a buffer for the name, and
- * repeats MSG_CMSG_CLOEXEC in the flags. sendmmsg sends at most 1024 messages. A null pointer to an
+/* recvmsg stores the length of the name only if the caller passes a buffer for the name. recvmsg
+ * repeats MSG_CMSG_CLOEXEC in msg_flags. sendmmsg sends at most 1024 messages. A null pointer to an
  * array gives EFAULT. */
 void message_headers(void)
 {
@@ -600,7 +601,8 @@ static int disconnect(int fd)
  * accept fails, and connections are refused, until the next listen. SHUT_WR has no effect. */
 void listener_shut_down(void)
 {
-	/* Bind to a port number, because the kernel releases a port that it chose itself. */
+	/* Bind to a port number. When a listener stops, the kernel releases a port that the kernel
+	 * chose itself. */
 	int port;
 	close(open_listener(0, &port));
 	int listener = listener_at(port);

@@ -1,7 +1,7 @@
 /* Transfer of data: reading, writing, flags, the end of the stream, and resets. */
 #include "posix.h"
 
-/* Addresses and flags of a connection, data in both directions, and its end. */
+/* Addresses and flags of a connection, data in both directions, and the end of the connection. */
 void basics(void)
 {
 	int other, fd = accepted(SOCK_CLOEXEC, &other);
@@ -142,8 +142,8 @@ void wait_all(void)
 	show(recv(fd, bytes, 20, MSG_WAITALL));
 }
 
-/* recvmmsg waits for each message, with MSG_WAITFORONE only for the first message, and with
- * MSG_DONTWAIT for none. The timeout ends recvmmsg only after a message. */
+/* Without flags, recvmmsg waits for each message. With MSG_WAITFORONE, recvmmsg waits only for the
+ * first message, and with MSG_DONTWAIT for none. The timeout ends recvmmsg only after a message. */
 void message_arrays(void)
 {
 	int other, fd = accepted(0, &other);
@@ -188,8 +188,8 @@ static void *reset_late(void *other)
 	return NULL;
 }
 
-/* recvmmsg returns an error before bytes that have arrived. An error after its first message fails
- * the next call. */
+/* A pending error fails recvmmsg, even if bytes have arrived. If an error occurs after the first
+ * message of recvmmsg, the next call fails with the error. */
 void message_array_error(void)
 {
 	int other, fd = accepted(0, &other);
@@ -336,8 +336,8 @@ void resets_after_data(void)
 	}
 }
 
-/* The peer ends its direction and then resets the connection. A read returns the data and the end
- * of the stream. Only a write or SO_ERROR returns the error. */
+/* The peer shuts down its sending direction, and then resets the connection. A read returns the
+ * data and the end of the stream. Only a write or SO_ERROR returns the error. */
 void reset_after_end(void)
 {
 	for (int way = 0; way < 4; way++) {
@@ -369,7 +369,7 @@ static void *write_much(void *arg)
 	return NULL;
 }
 
-/* One thread sends 32 MiB and another one receives 32 MiB on the same blocking socket. */
+/* One thread sends 32 MiB, and another thread receives 32 MiB, on the same blocking socket. */
 void bulk(void)
 {
 	int other, fd = accepted(0, &other);

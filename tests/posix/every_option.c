@@ -1,7 +1,7 @@
 /* The options of a TCP socket by number, and two cases about the ports of bound sockets. */
 #include "posix.h"
 
-/* The levels of options. The case tries the option numbers below `end`. */
+/* The levels of options. The case every_option tries the option numbers below `end`. */
 static const struct level {
 	const char *name;
 	int number, end;
@@ -12,7 +12,7 @@ static const struct level {
 	{"TCP", IPPROTO_TCP, 47},
 };
 
-/* Options that this case does not set. If `skip_get` is 1, the case does not read the option.
+/* Options that the case does not set. If `skip_get` is 1, the case does not read the option either.
  * Tidelane does not implement most of these options: the preload library refuses to set them on a
  * connection. If a program sets such an option before connect, the kernel keeps the socket. */
 static const struct {
@@ -49,8 +49,8 @@ static const struct {
 	{IPPROTO_TCP, TCP_TX_DELAY, 0},
 };
 
-/* Returns true if the comparison does not read the option (`is_get` is 1), or does not set the
- * option (`is_get` is 0). */
+/* If `is_get` is 1, returns true if the case does not read the option. If `is_get` is 0, returns
+ * true if the case does not set the option. */
 static int is_left_out(int level, int name, int is_get)
 {
 	for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++) {
@@ -81,8 +81,8 @@ static void set(const char *what, int fd, const struct level *level, int name)
 	say("%s set %s %d: %s", what, level->name, name, result ? strerrorname_np(errno) : "done");
 }
 
-/* Reads and sets the options of a connection by number, except `left_out`. Compares the lengths of
- * the values and the errors, and not the values. */
+/* Reads and sets the options of a connection by number, except the options in `left_out`. Prints
+ * the errors and the lengths of the values, but not the values. */
 void every_option(void)
 {
 	for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {

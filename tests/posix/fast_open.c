@@ -122,8 +122,8 @@ static ssize_t send_part(int how, int fd, const unsigned char *bytes, size_t cou
 	return sendfile(fd, fileno(file), &offset, count);
 }
 
-/* With TCP_FASTOPEN_CONNECT, connect returns at once, and the SYN leaves with the data of the first
- * write. The first write is any of the calls of send_part. */
+/* With TCP_FASTOPEN_CONNECT, connect returns before a SYN leaves. The SYN leaves with the data of
+ * the first write, which is one of the calls of send_part. */
 void fast_open_deferred(void)
 {
 	int listener;
@@ -152,8 +152,8 @@ void fast_open_deferred(void)
 	}
 }
 
-/* TCP_FASTOPEN_CONNECT in programs that wait in epoll or receive before they write, and in programs
- * that never write. */
+/* TCP_FASTOPEN_CONNECT in programs that call epoll_wait or recv before they send, and in programs
+ * that never send. */
 void fast_open_unwritten(void)
 {
 	int listener, epfd = epoll_create1(0);

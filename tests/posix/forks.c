@@ -62,16 +62,16 @@ void killed_listener(void)
 	say("in use %d", in_use);
 }
 
-/* The parent accepts a connection, a child uses it, and the parent closes it. The child closes its
- * descriptor or ends without a close. */
+/* The parent accepts a connection, a child uses the connection, and the parent closes its own
+ * descriptor. The child closes its descriptor, or ends without a close. */
 void fork_serves(void)
 {
 	int port, listener = open_listener(0, &port);
 	want_connections(listener);
 	for (int round = 0; round < 6; round++) {
 		int other = peer_connects(port);
-		/* The peer sends the data before the fork. In every second round the parent reads
-		 * the data, and in the other rounds the child. */
+		/* The peer sends 5000 bytes before the fork. In every second round the parent reads
+		 * these bytes, and in the other rounds the child. */
 		peer_sends(other, 5000, 1);
 		int fd = accept(listener, NULL, NULL);
 		must(fd >= 0);
@@ -169,7 +169,7 @@ void fork_keeps_open(void)
 	signal_byte(go[1]);
 	got = peer("join %ld", job);
 	say("peer got %ld %ld, child %d", got.first, got.second, status_of(child));
-	/* Now the child closes the connection first, and the parent continues to use it. */
+	/* The child closes the connection first, and the parent continues to use the connection. */
 	fd = accepted(0, &other);
 	child = fork();
 	if (child == 0) {
@@ -248,8 +248,8 @@ void fork_reads_and_writes(void)
 	say("child %d", status_of(child));
 }
 
-/* Two processes sleep in read on one connection. Both find the end of the stream, although neither
- * process ends meanwhile. */
+/* Two processes sleep in read on one connection. Both processes read the end of the stream before
+ * either process exits. */
 void fork_both_end(void)
 {
 	for (int round = 0; round < 20; round++) {
@@ -670,7 +670,7 @@ static unsigned long long bytes_received(int fd)
 	return info[128 / 8];
 }
 
-/* tcpi_bytes_received counts the bytes that the other process has read, too. */
+/* In each process, tcpi_bytes_received includes the bytes that the other process has read. */
 void fork_counts_received(void)
 {
 	int other, there[2], fd = accepted(0, &other);
@@ -702,7 +702,7 @@ void fork_shuts_listener_down(void)
 	must(pipe(go) == 0);
 	close(open_listener(0, &port));
 	for (int how = 0; how < 4; how++) {
-		/* In every second round, the child has accepted from the listener before. */
+		/* In every second round, the child calls accept on the listener before. */
 		int listener = listener_at(port);
 		pid_t child = fork();
 		if (child == 0) {
@@ -776,7 +776,7 @@ static long bare_shutdown(int fd, int how)
 #endif
 }
 
-/* Returns a listener at a port of all addresses, without SO_REUSEADDR. */
+/* Returns a new listener at `port` of all IPv4 addresses, without SO_REUSEADDR. */
 static int listener_without_reuse(int port)
 {
 	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
@@ -786,8 +786,8 @@ static int listener_without_reuse(int port)
 }
 
 /* A child shuts its parent's listener down by the bare system call, and the parent calls listen
- * next. In the second round, the kernel has chosen the port, and may choose another one. In the
- * third round, the socket does not have SO_REUSEADDR. */
+ * next. In the second round, the kernel has chosen the port, and may choose another port at listen.
+ * In the third round, the socket does not have SO_REUSEADDR. */
 void fork_shuts_down_unnoticed(void)
 {
 	for (int round = 0; round < 3; round++) {
@@ -819,9 +819,9 @@ void fork_shuts_down_unnoticed(void)
 	}
 }
 
-/* A child shuts its parent's listener down and listens again. The parent gets the connections,
- * after the child's end or beside a child that does not accept. In some rounds, the parent slept in
- * accept before. */
+/* A child shuts its parent's listener down and listens again. Then the parent accepts a connection,
+ * in some rounds after the child's end, in other rounds beside the child, which does not accept. In
+ * the last two rounds, the parent sleeps in accept during the shutdown. */
 void fork_listens_again(void)
 {
 	int port, go[2], done[2];

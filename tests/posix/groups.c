@@ -4,12 +4,13 @@
 #include "posix.h"
 
 /* A case opens CONNECTIONS connections to find the shares of two listeners. Each listener must get
- * at least SHARE_MIN of them. A listener gets fewer with a probability below 10^-9. */
+ * at least SHARE_MIN connections. If each connection goes to a random listener, the probability
+ * that a listener gets fewer connections is below 10^-9. */
 #define CONNECTIONS 64
 #define SHARE_MIN 8
 
-/* Returns a new listener of the group on `port`, or on an ephemeral port if `port` is 0. Stores its
- * port in `bound_port`. */
+/* Returns a new listener of the group on `port`, or on an ephemeral port if `port` is 0. Stores the
+ * listener's port in `bound_port`. */
 static int member(int port, int *bound_port)
 {
 	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
@@ -25,8 +26,8 @@ static int member(int port, int *bound_port)
 	return fd;
 }
 
-/* Opens `count` connections to `port` and transfers data on each. Adds the number of connections of
- * each listener to `counts`. */
+/* Makes the peer open `count` connections to `port`, and transfers data on each. Adds the number of
+ * connections of each listener to `counts`. */
 static void open_and_count(int port, int count, const int *listeners, int *counts,
 			   int listener_count)
 {
@@ -49,8 +50,8 @@ static void open_and_count(int port, int count, const int *listeners, int *count
 	}
 }
 
-/* Two listeners share the connections. When one of them is closed, the other listener gets all
- * connections. A new member of the group gets its share again. */
+/* Two listeners share the connections. When one listener is closed, the other listener gets all
+ * connections. A new member of the group gets a share again. */
 void group_shares(void)
 {
 	int port, listeners[2], counts[2] = {0}, alone[1] = {0};

@@ -8,7 +8,7 @@ enum { TICKS = 200 };
 /* `ticks` is the number of handled signals, or the number of bytes that the handler write_here has
  * sent. `spare` is the connection to which write_here writes. */
 static volatile sig_atomic_t ticks, spare = -1;
-/* Number of failed calls in the handler. */
+/* Number of failed calls in a handler. */
 static volatile sig_atomic_t failures;
 
 /* Installs `handler` for SIGALRM with SA_RESTART. Sends SIGALRM to this process every 0.5 ms. */
@@ -20,7 +20,7 @@ static void every_half_millisecond(void (*handler)(int))
 	must(setitimer(ITIMER_REAL, &often, NULL) == 0);
 }
 
-/* Ends the signals. */
+/* Stops the timer that sends the signals. */
 static void no_more(void)
 {
 	struct itimerval never = {{0, 0}, {0, 0}};
@@ -146,9 +146,9 @@ static void count_tick(int signal)
 	ticks++;
 }
 
-/* Sends SIGUSR1 to this process when the main thread sleeps. Later makes the peer send a byte for
- * the read, or for the next read if the signal has ended the read. `arg` points to the peer's
- * descriptor. */
+/* Sends SIGUSR1 to this process when the main thread sleeps in read. Later makes the peer send a
+ * byte. If the signal has ended the read, the main thread's next read returns the byte. Otherwise
+ * the same read returns the byte. `arg` points to the peer's descriptor. */
 static void *interrupt_later(void *arg)
 {
 	int before = ticks;

@@ -1,7 +1,7 @@
 //! The POSIX tests: each case of the C program `posix.c` runs on the kernel's stack and on
 //! Tidelane, whose service (`tidelaned`) carries the connections of programs under `tidelane run`.
-//! The two outputs of a case must be equal. A further comparison runs the preload library without a
-//! service.
+//! The two outputs of a case must be equal. A further comparison runs the cases with the preload
+//! library `libtidelane.so`, which `tidelane run` loads into programs, but without a service.
 //!
 //! Run them as root after `make build`: `cargo test -p tidelane-tests --test posix`. The
 //! environment variable POSIX_CASES="a b" selects the cases `a` and `b`.
@@ -24,10 +24,11 @@ use tidelane_tests::{
 
 /// Time limit of a case on one stack. The slowest case needs a few seconds on an idle machine.
 const CASE_MAX: Duration = Duration::from_secs(90);
-/// Number of hanging cases after which the remaining cases are left out, because the whole run has
-/// a time limit, too.
+/// Number of hanging cases after which a comparison leaves out its remaining cases. A comparison
+/// has a time limit, too ([`Case::seconds`]).
 const HANGS_MAX: usize = 3;
-/// Cases that need the kernel's stack, and therefore run without `--strict`. The kernel handles a
+/// Cases that need the kernel's stack, and therefore run without `--strict`. With this option of
+/// `tidelane run`, a call that would otherwise fall back to the kernel fails. The kernel handles a
 /// connect to the interface's own address if no program on Tidelane listens at the port.
 const KERNEL_TOO: [&str; 3] = ["both_stacks", "refused", "one_shot_listener"];
 
@@ -65,9 +66,9 @@ fn main() -> ExitCode {
 
 /// The paths of the compiled programs.
 struct Programs {
-    /// The test cases.
+    /// The program that runs a test case (`posix.c`).
     posix: PathBuf,
-    /// The peer of the test cases (`peer.c`).
+    /// The peer (`peer.c`): the program at the other end of the connections of a test case.
     peer: PathBuf,
 }
 
@@ -77,7 +78,7 @@ impl Programs {
         let dir = tools::source_root().join("tests/posix");
         let programs = Self {
             posix: into.join("posix"),
-            // The name differs from that of every peer's socket in this directory.
+            // The sockets of the peers in this directory have other names: `peer-0`, `peer-1`, ...
             peer: into.join("peer-program"),
         };
         let mut sources = Vec::new();
@@ -106,7 +107,8 @@ impl Programs {
     }
 }
 
-/// The namespaces and addresses of the two programs. The test case runs in the server's namespace.
+/// The namespaces and addresses of the two programs: the test case and its peer. The test case runs
+/// in the server's namespace.
 struct Setup<'a> {
     wire: &'a Wire,
     programs: &'a Programs,
@@ -150,13 +152,13 @@ struct CaseResult {
     text: String,
     /// True if the exit status is 0.
     ended_well: bool,
-    /// A description of all threads, if the case did not end in time.
+    /// If the case did not end in time: a description of the threads and of the service.
     hung: Option<String>,
 }
 
 impl Setup<'_> {
-    /// Starts a peer for one case, so that no case finds connections of an earlier case there.
-    /// Returns the path of its command socket, and the running peer.
+    /// Starts a peer for one case. A new peer has no connections of an earlier case. Returns the
+    /// path of the peer's command socket, and the running peer.
     fn peer(&self, stacks: Stacks<'_>) -> Result<(PathBuf, Running), Stop> {
         static PEERS: AtomicU32 = AtomicU32::new(0);
         let number = PEERS.fetch_add(1, Ordering::Relaxed);
@@ -240,7 +242,7 @@ impl Setup<'_> {
 }
 
 /// Runs each case twice, on the stacks `expected` and on the stacks `actual`, and compares the
-/// outputs. Prints each difference at once, because the run may be killed before its end.
+/// outputs. Prints each difference immediately, because the run may be killed before its end.
 fn compare(setup: &Setup<'_>, expected: Stacks<'_>, actual: Stacks<'_>) -> Outcome {
     let (mut failed, mut hung) = (Vec::new(), 0);
     let cases = setup.programs.cases()?;
@@ -265,7 +267,8 @@ fn compare(setup: &Setup<'_>, expected: Stacks<'_>, actual: Stacks<'_>) -> Outco
     Err(Stop::Fail(format!("failed: {}", failed.join(" "))))
 }
 
-/// Returns a report if a case fails on the expected stacks, or if its outputs differ.
+/// Returns a report if the case fails or hangs on the expected stacks, or if the two outputs
+/// differ. Otherwise returns `None`.
 fn verdict(expected: &CaseResult, actual: &CaseResult) -> Option<String> {
     if expected.ended_well && expected.hung.is_none() && expected.text == actual.text {
         return None;
@@ -286,7 +289,8 @@ fn verdict(expected: &CaseResult, actual: &CaseResult) -> Option<String> {
     Some(report)
 }
 
-/// Returns the first different lines of two outputs, after the equal lines before them.
+/// Returns the part of two outputs around their first difference: up to `BEFORE` equal lines, and
+/// then up to `SHOWN` lines of each output.
 fn difference(expected: &str, actual: &str) -> String {
     const BEFORE: usize = 6;
     const SHOWN: usize = 40;
@@ -308,8 +312,8 @@ fn difference(expected: &str, actual: &str) -> String {
     )
 }
 
-/// Returns a wire. The kernel has TCP Fast Open enabled in the namespaces of both ends, as client
-/// and as server.
+/// Returns a wire (a test network of two namespaces). In both namespaces, TCP Fast Open is enabled
+/// in the kernel, for clients and for servers.
 fn wire() -> Result<Wire, Stop> {
     let wire = Wire::new()?;
     for side in [Side::Server, Side::Client] {
@@ -371,8 +375,8 @@ fn accelerated_peer() -> Outcome {
     compare(&setup, Stacks::default(), accelerated)
 }
 
-/// Compares the kernel with Tidelane over loopback. Both programs use one service with
-/// `--loopback`.
+/// Compares the kernel with Tidelane over loopback. Both programs use one service, and run under
+/// `tidelane run --loopback`, so that the service carries their loopback connections.
 fn over_loopback() -> Outcome {
     let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;

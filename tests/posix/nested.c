@@ -1,15 +1,15 @@
 /* Several epoll instances: a temporary instance, and instances within another instance. */
 #include "posix.h"
 
-/* Waits for one event. */
+/* Waits for one event. Returns the result of epoll_wait. */
 static int wait_one(int epfd, struct epoll_event *event)
 {
 	return epoll_wait(epfd, event, 1, TIMEOUT_MS);
 }
 
 /* The program waits for data on a connection in a temporary epoll instance, and closes the
- * instance. Then the program adds the connection to a second instance, which reports the data that
- * arrives next. */
+ * instance. Then the program adds the connection to the instance `stays`, which must report the
+ * data that arrives next. */
 void temporary_epoll(void)
 {
 	enum { N = 40 };
@@ -52,7 +52,8 @@ static void print_event(const char *what, int epfd, int timeout)
 		say("%s: %d", what, count);
 }
 
-/* Arms `middle` in `outer` again if it is registered with EPOLLONESHOT. */
+/* `bits` are the events for which `middle` is registered in `outer`. If they include EPOLLONESHOT,
+ * arms the registration again. */
 static void arm_again(unsigned bits)
 {
 	if (bits & EPOLLONESHOT)
@@ -66,8 +67,9 @@ static void print_inner_events(void)
 	print_event("inner", inner, TIMEOUT_MS);
 }
 
-/* `outer` reports data in the pipe, and data that arrives on the connection while the thread
- * sleeps. `outer` reports nothing after `middle` is removed. */
+/* `outer` reports data in the pipe. `outer` also reports data that arrives on the connection at
+ * about the time when the thread goes to sleep. After `middle` is removed from `outer`, `outer`
+ * reports nothing. */
 static void nest_more(unsigned bits, int fd, int other)
 {
 	struct epoll_event event;
@@ -88,8 +90,8 @@ static void nest_more(unsigned bits, int fd, int other)
 	print_event("gone", outer, 20);
 }
 
-/* Makes the instances, with `middle` registered in `outer` for `bits`. `outer` reports data that
- * arrives on the connection in `inner`. */
+/* Makes the three instances and a connection. Registers `middle` in `outer` for the events `bits`,
+ * and the connection in `inner`. `outer` reports data that arrives on the connection. */
 static void nest(const char *how, unsigned bits)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other);
@@ -127,9 +129,9 @@ void nested_epoll(void)
 }
 
 /* A registration with EPOLLONESHOT stays armed while it has nothing to report. The inner instance
- * contains a connection that is registered for no events, and whose data arrives while the program
- * sleeps in the outer instance. With Tidelane, the arrival wakes the thread within epoll_wait, and
- * epoll_wait must continue to wait. */
+ * contains the connection `quiet`, which is registered for no events. Data arrives on `quiet` while
+ * the program sleeps in the outer instance. With Tidelane, the arrival wakes the thread within
+ * epoll_wait, and epoll_wait must continue to wait. */
 void nested_one_shot(void)
 {
 	int quiet_peer, quiet = accepted(SOCK_NONBLOCK, &quiet_peer);
@@ -144,7 +146,8 @@ void nested_one_shot(void)
 		print_event("quiet", outer, 200);
 		must(pthread_join(thread, NULL) == 0);
 		must(pthread_create(&thread, NULL, peer_sends_later, &other) == 0);
-		/* Without a timeout, because a wait that ends would look for the event again. */
+		/* Wait without a timeout. At the end of a timeout, epoll_wait would look for the
+		 * event again, and a missing wake-up would not be noticed. */
 		print_event("arrived", outer, -1);
 		must(pthread_join(thread, NULL) == 0);
 		read_exactly(fd, 30, 1);
@@ -156,8 +159,9 @@ void nested_one_shot(void)
 	close(outer);
 }
 
-/* All registrations of the outer instance have the same user data: two inner instances, of which
- * the first is quiet, and a pipe. Each event is reported. */
+/* The outer instance contains two inner instances and a pipe, and their registrations have equal
+ * user data. Data arrives on the connection in the first inner instance (`middle`) only at the end.
+ * Each event is reported. */
 void nested_same_data(void)
 {
 	int quiet_peer, quiet = accepted(SOCK_NONBLOCK, &quiet_peer);
@@ -189,9 +193,10 @@ void nested_same_data(void)
 	must(pthread_join(thread, NULL) == 0);
 }
 
-/* The program closes the descriptor of an inner instance, which has a second descriptor, and gives
- * the number to a pipe. The inner instance stays registered, and the program also registers the
- * pipe. Events of the inner instance do not change the registration of the pipe. */
+/* An inner instance has two descriptors. The program registers one of them in the outer instance.
+ * Then the program closes this descriptor and gives its number to a pipe. The inner instance stays
+ * registered, and the program also registers the pipe under the number. Data on the connection in
+ * the inner instance does not change the registration of the pipe. */
 void nested_number_reused(void)
 {
 	int quiet_peer, quiet = accepted(SOCK_NONBLOCK, &quiet_peer);

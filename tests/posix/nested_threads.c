@@ -7,9 +7,10 @@ static int outer, ends[2];
 /* User data of the registrations in the outer instance. */
 enum { PIPE = 1, QUIET = 2, INNER = 4 };
 
-/* A thread that waits in the outer instance. */
+/* A thread that waits for one event in the outer instance. */
 struct waiter {
 	pthread_t thread;
+	/* The thread's id in the kernel. 0 until the thread runs. */
 	pid_t tid;
 	/* The user data of the event. */
 	unsigned data;
@@ -35,6 +36,7 @@ static void start_waiter(struct waiter *waiter)
 	pause_briefly();
 }
 
+/* Waits for the end of a waiter. Returns the user data of the waiter's event. */
 static unsigned end_waiter(struct waiter *waiter)
 {
 	must(pthread_join(waiter->thread, NULL) == 0);
@@ -43,8 +45,9 @@ static unsigned end_waiter(struct waiter *waiter)
 
 /* Three threads sleep in the outer instance. The program adds an inner instance with a connection.
  * A pipe wakes two threads, and data on the connection wakes the third. In the first half of the
- * rounds, the outer instance contains no connection of its own. In odd rounds, the program adds the
- * connection to the inner instance later. */
+ * rounds, the outer instance contains no connection of its own. In even rounds, the program adds
+ * the connection to the inner instance, and then the inner instance to the outer instance. In odd
+ * rounds, the order is reversed. */
 void nested_added_later(void)
 {
 	for (int round = 0; round < 6; round++) {
@@ -82,8 +85,8 @@ void nested_added_later(void)
 }
 
 /* Two threads sleep in the outer instance while the main thread sleeps in read on a connection. The
- * connection's registration in the inner instance is disabled. Data on the connection wakes only
- * the main thread. */
+ * connection's registration in the inner instance is disabled. Data on the connection ends only the
+ * read. The two threads get no event for the data. */
 void nested_beside_calls(void)
 {
 	enum { ROUNDS = 20 };
@@ -114,9 +117,9 @@ static void *receive_one(void *fd)
 	return NULL;
 }
 
-/* A thread sleeps in the outer instance, and another thread in read on a connection of the inner
- * instance. Data of a second connection, which the inner instance has registered for no events,
- * does not keep the threads busy. */
+/* The inner instance contains two connections, `quiet` and `fd`, both registered for no events. One
+ * thread sleeps in the outer instance. Another thread sleeps in read on `fd`. Data on `quiet` does
+ * not keep the threads busy. */
 void nested_does_not_spin(void)
 {
 	int quiet_peer, quiet = accepted(0, &quiet_peer), other, fd = accepted(0, &other);
@@ -149,7 +152,7 @@ void nested_does_not_spin(void)
 }
 
 /* Two threads sleep in the outer instance while the main thread adds two descriptors to the inner
- * instance: an empty instance and a listener. Neither is ready, and no event is reported. */
+ * instance: an empty epoll instance and a listener. Neither is ready, and no event is reported. */
 void nested_quiet_additions(void)
 {
 	int port, listener = open_listener(0, &port), inner = epoll_create1(0);
@@ -176,8 +179,9 @@ void nested_quiet_additions(void)
 	say("event %u", end_waiter(&waiters[0]));
 }
 
-/* Parent and child have descriptors of one outer instance. The parent closes its descriptor of the
- * inner instance, which stays registered. The outer instance still reports the inner instance. */
+/* Parent and child have descriptors of one outer instance and of one inner instance. The parent
+ * closes its descriptor of the inner instance. The inner instance stays registered, because the
+ * child still has a descriptor. The outer instance still reports the inner instance. */
 void nested_after_fork(void)
 {
 	int inner = epoll_create1(0), go[2];
@@ -200,11 +204,12 @@ void nested_after_fork(void)
 	must(waitpid(child, NULL, 0) == child);
 }
 
-/* Number of events that the threads of `nested_reported_once` got for the connection. */
+/* Number of events of the inner instance that the threads of `nested_reported_once` have got. */
 static int reports;
 
-/* Waits for events of a connection, with the timeout `argument` in milliseconds, until the pipe is
- * readable. */
+/* The function of a thread. Repeats epoll_wait on the outer instance until the pipe is readable.
+ * Counts the events of the inner instance in `reports`. `argument` is the timeout of each call in
+ * milliseconds. */
 static void *count_reports(void *argument)
 {
 	struct epoll_event event = {0};
@@ -246,9 +251,8 @@ void nested_reported_once(void)
 }
 
 /* A thread sleeps in the outer instance while another thread polls the outer instance with a
- * timeout of 0. The inner instance contains a connection that is registered for no events.
- * Meanwhile, data arrives on this connection. The sleeping thread still wakes for the next
- * event. */
+ * timeout of 0. Meanwhile, data arrives on the connection `quiet`, which is registered in the inner
+ * instance for no events. The sleeping thread still wakes for data on a second connection. */
 void nested_polled_beside(void)
 {
 	int quiet_peer, quiet = accepted(SOCK_NONBLOCK, &quiet_peer);

@@ -3,11 +3,11 @@
  *
  *   peer UNIX_PATH OWN_ADDRESS
  *
- * The peer executes commands that it reads from a unix socket at UNIX_PATH. A command is a line,
- * and its answer is a line: "ok" or "error", and up to two numbers. The number after "error" is
- * errno. "ok -1" also stands for a failed call. FD is a descriptor of the peer, in its answers and
- * in later commands. The data that the peer sends and expects is the pattern of pattern.h with
- * SEED, or with the seed 9 for fast_connect.
+ * The peer executes commands that it reads from a unix socket at UNIX_PATH. A command is a line.
+ * The answer is a line, too: the word "ok" or "error", followed by up to two numbers. The number
+ * after "error" is errno. "ok -1" also stands for a failed call. FD is a descriptor of the peer, in
+ * answers and in later commands. The data that the peer sends and expects is the pattern of
+ * pattern.h with SEED, or with the seed 9 for fast_connect.
  *
  *   listen                            listens at OWN_ADDRESS; answers with FD and port
  *   connect ADDRESS PORT              connects; answers with FD
@@ -16,20 +16,23 @@
  *   accept FD                         accepts; answers with FD
  *   port FD                           answers with the local port
  *   send FD COUNT SEED                starts a job that sends; answers with the job's number
- *   send_urgent FD COUNT SEED         the same; the last byte of each write is urgent
- *   receive FD COUNT SEED             starts a job that receives; a COUNT of -1 stands for all
- *                                     bytes up to the end of the stream
+ *   send_urgent FD COUNT SEED         is like send, but the last byte of each call of the job is
+ *                                     urgent
+ *   receive FD COUNT SEED             starts a job that receives; answers with the job's number; a
+ *                                     COUNT of -1 stands for all bytes up to the end of the stream
  *   join JOB                          waits for a job; answers with the number of transferred
  *                                     bytes and the error (struct job)
- *   urgent FD COUNT SEED              sends bytes in one call, the last one urgent; answers with
- *                                     the result of the call
- *   mark FD                           receives up to the mark; answers with the number of bytes
- *                                     before the urgent byte, and the value of the urgent byte
+ *   urgent FD COUNT SEED              sends bytes in one call; the last byte is urgent; answers
+ *                                     with the result of the call
+ *   mark FD                           receives up to the mark (the position of the urgent byte);
+ *                                     answers with the number of received bytes before the mark,
+ *                                     and the value of the urgent byte
  *   inline FD                         sets SO_OOBINLINE
  *   shutdown FD                       closes the direction from the peer
- *   close FD, reset FD                closes the descriptor, or resets the connection
- *   close_all HOW                     closes all descriptors from 3 on but the command socket's,
- *                                     in the way HOW (see the function close_all)
+ *   close FD                          closes the descriptor
+ *   reset FD                          resets the connection and closes the descriptor
+ *   close_all HOW                     closes all descriptors from 3 on, except those of the command
+ *                                     socket, in the way HOW (see the function close_all)
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -56,8 +59,10 @@ struct job {
 	/* 0 if the entry is free. */
 	pthread_t thread;
 	int fd;
-	/* Number of bytes to transfer. For a receiver, a negative number stands for all bytes. */
+	/* Number of bytes to transfer. For a receiver, a negative number stands for all bytes up to
+	 * the end of the stream. */
 	long count;
+	/* Seed of the pattern. */
 	unsigned seed;
 	/* Number of transferred bytes. */
 	long done;
@@ -144,7 +149,7 @@ static int do_urgent(FILE *out, int fd, long count, unsigned seed)
 	return fprintf(out, "ok %ld\n", (long)send(fd, bytes, count, MSG_NOSIGNAL | MSG_OOB));
 }
 
-/* Waits for urgent data and receives the data before it. */
+/* Waits for urgent data. Receives the urgent byte, and then the data before this byte. */
 static int do_mark(FILE *out, int fd)
 {
 	struct pollfd entry = {.fd = fd, .events = POLLPRI};
@@ -199,7 +204,7 @@ static int do_connect(FILE *out, const char *address, int port)
 	return fprintf(out, "ok %d\n", fd);
 }
 
-/* Connects and sends `count` bytes, as many as possible in the SYN. */
+/* Connects and sends `count` bytes. The SYN carries data if TCP Fast Open permits this. */
 static int fast_connect(FILE *out, const char *address, int port, long count)
 {
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -258,9 +263,11 @@ static int reset(FILE *out, int fd)
 	return fprintf(out, "ok\n");
 }
 
-/* Closes the descriptors from 3 on but those of the command socket. `how` is 0 for close, 1 for the
- * bare system call, 2 for close_range with CLOSE_RANGE_UNSHARE (only in the last of its calls), or
- * 3 for close_range without this flag. 0 and 1 close descriptors below 1024 only. */
+/* Closes the descriptors from 3 on, except those of the command socket. `how` selects the calls:
+ * 0: the C library's close, for descriptors below 1024.
+ * 1: the system call close, made directly, for descriptors below 1024.
+ * 2: close_range. The call for the highest descriptors has the flag CLOSE_RANGE_UNSHARE.
+ * 3: close_range without flags. */
 static int close_all(FILE *out, int how)
 {
 	int last = fileno(out);

@@ -5,9 +5,10 @@
  *   posix CASE      runs a case
  *   posix --list    lists all cases
  *
- * The environment variable POSIX_PEER is the path of the peer's command socket. POSIX_OWN_ADDRESS
- * and POSIX_PEER_ADDRESS are the addresses of this program and of the peer. POSIX_PORT_SHIFT is
- * optional: see `peer_tries` in support.c.
+ * The peer (peer.c) is the program at the other end of the connections. The environment variable
+ * POSIX_PEER is the path of the peer's command socket. POSIX_OWN_ADDRESS and POSIX_PEER_ADDRESS are
+ * the addresses of this program and of the peer. POSIX_PORT_SHIFT is optional: see `peer_tries` in
+ * support.c.
  */
 #include "posix.h"
 

@@ -39,7 +39,8 @@
 /* Prints a line. The output of a case must be the same on the kernel's stack and on Tidelane. */
 #define say(...) (printf(__VA_ARGS__), putchar('\n'), fflush(stdout))
 
-/* Makes a call. Prints the call, its result, and the name of its error, if there is one. */
+/* Makes a call. Prints the call and the result. If the result is negative, also prints the name of
+ * the error. */
 #define show(call)                                                                     \
 	do {                                                                           \
 		errno = 0;                                                             \
@@ -82,12 +83,13 @@ struct answer peer(const char *format, ...);
 /* Sends a command to the peer. The answer must be "ok" with a first number of at least 0. Returns
  * this number. */
 long peer_must(const char *format, ...);
-/* Makes the peer send `count` bytes of the pattern (pattern.h) with `seed` on its descriptor `fd`.
- * Waits until the peer's sends have returned. */
+/* Makes the peer send `count` bytes of the pattern (pattern.h) with `seed`. `fd` is the peer's
+ * descriptor. Waits until the peer's sends have returned. */
 void peer_sends(int fd, long count, unsigned seed);
-/* Makes the peer receive `count` bytes of the pattern with `seed`, or all bytes up to the end of
- * the stream if `count` is -1. Waits until the peer is done. `first` in the answer is the number
- * of received bytes. `second` is errno, EBADMSG for a wrong byte, or 0. */
+/* Makes the peer receive `count` bytes of the pattern with `seed`. If `count` is -1, the peer
+ * receives all bytes up to the end of the stream. `fd` is the peer's descriptor. Waits until the
+ * peer is done. `first` in the answer is the number of received bytes. `second` is errno, EBADMSG
+ * for a wrong byte, or 0. */
 struct answer peer_receives(int fd, long count, unsigned seed);
 
 /* Returns a new listener of this program at all IPv4 addresses. `flags` are flags of `socket`, such
@@ -123,10 +125,11 @@ void await_asleep(pid_t tid);
 /* The function of a thread. When the main thread sleeps, makes the peer send 30 bytes. `other`
  * points to an int, the peer's descriptor of the connection. */
 void *peer_sends_later(void *other);
-/* Calls accept on `listener`, which must have no pending connection, without waiting. A process
- * must have called accept before Tidelane's service (`tidelaned`) gives it connections. */
+/* Calls accept on `listener` without waiting. The listener must have no pending connection.
+ * Tidelane's service (`tidelaned`) gives connections only to a process that has called accept. */
 void want_connections(int listener);
-/* Returns a new listener at `port` of all IPv4 addresses, for which want_connections was called. */
+/* Returns a new listener at `port` of all IPv4 addresses, after a call of want_connections for the
+ * listener. */
 int listener_at(int port);
 /* Reads `count` bytes, which must be the pattern with `seed`. */
 void read_exactly(int fd, long count, unsigned seed);

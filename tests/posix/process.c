@@ -30,12 +30,12 @@ void duplicates(void)
 	say("itself %d", dup2(ends[0], ends[0]) == ends[0]);
 	show(dup3(ends[0], ends[0], 0));
 	show(dup2(999, ends[0]));
-	/* Unknown flags. The connection stays open. */
+	/* dup3 with unknown flags fails. The connection stays open. */
 	show(dup3(ends[1], ends[0], 4));
 	write_exactly(ends[0], 30, 4);
 	got = peer_receives(other, 30, 4);
 	say("peer got %ld %ld", got.first, got.second);
-	/* The lowered limit excludes the descriptor. The connection stays open. */
+	/* dup3 to a descriptor that the lowered limit excludes fails. The connection stays open. */
 	struct rlimit limit, lowered;
 	must(getrlimit(RLIMIT_NOFILE, &limit) == 0);
 	lowered = limit;
@@ -51,8 +51,8 @@ void duplicates(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* The program closes a connection by the bare system call, and then most descriptors, but not its
- * listener and the command socket. A later connection works. */
+/* The program closes a connection by a direct system call. Then the program closes most other
+ * descriptors, except its listener and the peer's command socket. A later connection works. */
 void closes_all(void)
 {
 	int other, port, fd = accepted(0, &other), listener = open_listener(0, &port);
@@ -139,8 +139,8 @@ void forked_listener(void)
 	read_exactly(fd, 10, 1);
 }
 
-/* Children that do not use the parent's connection do not disturb it. The children are made by
- * fork, vfork and system. */
+/* Children that do not use the parent's connection do not disturb the connection. The children are
+ * made by fork, vfork and system. */
 void forked_connection(void)
 {
 	int other, status, fd = accepted(0, &other);
@@ -190,7 +190,7 @@ void process_exits(void)
 	}
 }
 
-/* Serves 200 requests of the connections in an epoll instance. */
+/* The function of a thread. Answers 200 requests of the connections in an epoll instance. */
 static void *serve(void *arg)
 {
 	int epfd = *(int *)arg;
@@ -239,8 +239,8 @@ void threads(void)
 /* Size of a small stack, and of a buffer on it, in bytes. */
 #define SMALL_STACK (64 << 10)
 #define LARGE_BUFFER (16 << 10)
-/* Size of this program's thread-local variables in bytes. The C library places them on the
- * stack. */
+/* Size of this program's thread-local variables in bytes, rounded up. The C library places these
+ * variables on the stack of each thread. */
 #define OWN_VARIABLES (129 << 10)
 
 /* Accepts a connection, answers and closes it, while a buffer occupies a quarter of the stack. */
@@ -336,7 +336,7 @@ static void alarm_often(void)
 	must(setitimer(ITIMER_REAL, &often, NULL) == 0);
 }
 
-/* Ends the signals, and prints 1 if there was one. */
+/* Ends the signals. Prints 1 if at least one signal has arrived, or else 0. */
 static void quiet(void)
 {
 	struct itimerval never = {0};
@@ -406,7 +406,7 @@ void signals(void)
 	say("alarms %d", alarms);
 }
 
-/* sendfile, with and without an offset, and until the send buffer is full. */
+/* sendfile to a connection: with an offset, and without an offset until the send buffer is full. */
 void files(void)
 {
 	int other, fd = accepted(0, &other);
@@ -445,8 +445,8 @@ void files(void)
 	close(fd);
 }
 
-/* splice into a pipe that has room for a part of the data moves some bytes and does not wait. After
- * the pipe was read, splice moves the rest. */
+/* If a pipe has room for only a part of the data, splice from a connection into the pipe moves some
+ * bytes and does not wait. After the pipe was read, splice moves the rest. */
 void spliced_into_full_pipe(void)
 {
 	static char bytes[1 << 16];

@@ -1,5 +1,5 @@
 /* Readiness: epoll (level-triggered, edge-triggered and one-shot), poll and select, for
- * connections, listeners and kernel descriptors. */
+ * connections, listeners and other descriptors, such as pipes. */
 #include "posix.h"
 
 /* Waits in epoll for `timeout` milliseconds at most, and prints the events and their number. The
@@ -267,8 +267,8 @@ static void *wait_in_epoll(void *arg)
 	return NULL;
 }
 
-/* A thread sleeps in epoll while another thread adds a readable connection, and while data
- * arrives. */
+/* A thread sleeps in epoll_wait while another thread adds a readable connection. Later a thread
+ * sleeps in epoll_wait while data arrives on the connection. */
 void added_while_asleep(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epfd = epoll_create1(0);
@@ -286,7 +286,8 @@ void added_while_asleep(void)
 	pthread_join(thread, NULL);
 }
 
-/* poll and ppoll of a connection and a pipe, of a new socket and of a closed descriptor. */
+/* poll and ppoll on several descriptors: a connection, a pipe, a new socket, and a closed
+ * descriptor. */
 void polled(void)
 {
 	int other, fd = accepted(0, &other), ends[2];
@@ -334,7 +335,7 @@ void polled(void)
 	say("%s", events_text(entries[0].revents));
 }
 
-/* select and pselect of a connection and a pipe, and of a closed descriptor. */
+/* select and pselect on several descriptors: a connection, a pipe, and a closed descriptor. */
 void selected(void)
 {
 	int other, fd = accepted(0, &other), ends[2];

@@ -32,8 +32,8 @@ static void try_values(int fd, const struct tried *tried)
 	}
 }
 
-/* Options of a connection with values within and beyond their ranges. The kernel accepts,
- * changes or refuses a value. */
+/* Options of a connection with values within and beyond the ranges of the options. The kernel
+ * accepts, changes or refuses a value. */
 void setting_ranges(void)
 {
 	static const struct tried tried[] = {
@@ -137,7 +137,7 @@ void receive_low(void)
 	show(epoll_wait(epfd, &got, 1, TIMEOUT_MS));
 	say("events%s", events_text(events_now(fd)));
 	show(recv(fd, bytes, sizeof bytes, 0));
-	/* The socket is readable when the option is lowered, and when the peer's FIN arrives. */
+	/* Lowering the option makes the socket readable, and so does the arrival of a FIN. */
 	peer_sends(other, 10, 5);
 	await(waiting(fd) == 10);
 	say("events%s", events_text(events_now(fd)));
@@ -159,7 +159,8 @@ void receive_low_large(void)
 	wait_readable(fd);
 	/* Linux also wakes the reader when the receive buffer or the window is full. */
 	say("there %d", waiting(fd) > 100000);
-	/* After a partial read, Linux would wake the reader only for 300000 more bytes. */
+	/* With the old value, Linux would wake the reader after a partial read only when 300000
+	 * bytes are unread again. */
 	show(set(fd, SOL_SOCKET, SO_RCVLOWAT, 1));
 	read_exactly(fd, 300000, 1);
 	struct answer sent = peer("join %ld", job);
@@ -186,7 +187,7 @@ static void say_bound(int fd, int other, int bound)
 }
 
 /* SO_RCVBUF limits the unread data of a connection. The option is set on a listener, and then on
- * a socket before connect. Linux doubles the value, so the bound is twice the value. */
+ * a socket before connect. Linux doubles the value, so the limit is twice the value. */
 void receive_buffer(void)
 {
 	int port, other, listener = open_listener(0, &port);
@@ -255,7 +256,7 @@ void unsent_low(void)
 }
 
 /* TCP_DEFER_ACCEPT: a connection can be accepted when its first data or its end has arrived. The
- * option is set before listen, or after. */
+ * option is set before listen in the first round, and after listen in the second round. */
 void deferred_accept(void)
 {
 	for (int late = 0; late < 2; late++) {
@@ -325,8 +326,8 @@ void pacing_values(void)
 	say("inherited %lu", pacing_of(accept(fds[2], NULL, NULL)));
 }
 
-/* A transfer of 4 MB at a rate limit of 4 MB/s takes more than 400 ms. The rate is set before
- * connect, on a connection, or on its listener. */
+/* A transfer of 4 MB at a rate limit of 4 MB/s takes more than 400 ms. Each round sets the limit in
+ * another way: on a socket before connect, on a connection, or on a listener before accept. */
 void paced(void)
 {
 	for (int how = 0; how < 3; how++) {

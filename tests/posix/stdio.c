@@ -16,8 +16,8 @@ static void exchange(FILE *in, FILE *out, int other)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* One stream for both directions of a connection, and then a stream for each direction. exit in a
- * child flushes the data that is left in a stream. */
+/* One stream for both directions of a connection, and then a stream for each direction. In a child,
+ * exit flushes the data in the buffer of a stream. */
 void streams(void)
 {
 	int other, fd = accepted(0, &other);
@@ -68,7 +68,8 @@ static int by_vdprintf_chk(int fd, const char *format, ...)
 	return result;
 }
 
-/* Arguments of several types: more integers than registers, floating point numbers between them. */
+/* Arguments of several types: more integers than fit into registers, with strings and floating
+ * point numbers between them. */
 #define MANY "%d %s %.2f %ld %x %c %.1f %d %d %d %s %.3f\n"
 #define MANY_VALUES -1, "two", 3.25, 4L, 5, '6', 7.5, 8, 9, 10, "eleven", 12.125
 
@@ -111,7 +112,8 @@ void formatted_writes(void)
 }
 
 /* Puts the connection on the descriptors of stdin and stdout, reads and writes by these streams,
- * and restores the descriptors. `left` is written to stdout before, and not flushed. */
+ * and restores the descriptors. First of all, writes `left` to stdout without flushing, so that
+ * `left` also goes to the connection. */
 static void exchange_by_standard_streams(int fd, int other, const char *left)
 {
 	unsigned char bytes[3000], answer[3000];
@@ -136,15 +138,16 @@ static void exchange_by_standard_streams(int fd, int other, const char *left)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* stdin and stdout after a connection was put on their descriptors without exec, as a server does
- * that forks and then uses stdio. */
+/* stdin and stdout after a connection was put on their descriptors without exec. A server that
+ * forks and then uses stdio for the connection does the same. */
 void standard_streams(void)
 {
 	int other, fd = accepted(0, &other);
 	exchange_by_standard_streams(fd, other, "");
 	exchange_by_standard_streams(fd, other, "left in the buffer");
 	close(fd);
-	/* The descriptor of an accepted connection is the lowest free one. */
+	/* The descriptor of an accepted connection is the lowest free descriptor, here that of
+	 * stdout. */
 	int port, listener = open_listener(0, &port);
 	want_connections(listener);
 	other = peer_connects(port);
@@ -159,7 +162,7 @@ void standard_streams(void)
 	dprintf(out, "peer got %ld %ld\n", got.first, got.second);
 }
 
-/* A child that puts a connection on stdout and ends by exit, which flushes. */
+/* A child puts a connection on stdout and ends by exit, which flushes stdout. */
 void fork_standard_streams(void)
 {
 	int other, fd = accepted(0, &other);

@@ -87,8 +87,9 @@ int open_listener(int flags, int *port)
 
 struct answer peer_tries(int port)
 {
-	/* A service may listen on another port than the program's socket. POSIX_PORT_SHIFT is the
-	 * service's port minus the socket's port. */
+	/* Some tests run the cases on a fake of Tidelane's service (`tidelaned`). The fake service
+	 * listens on a port of its own for each listener of this program. POSIX_PORT_SHIFT is the
+	 * port of the fake service's listener minus the port of this program's listener. */
 	const char *shift = getenv("POSIX_PORT_SHIFT");
 	return peer("connect %s %d", getenv("POSIX_OWN_ADDRESS"), port + (shift ? atoi(shift) : 0));
 }
@@ -102,7 +103,7 @@ int peer_connects(int port)
 
 void want_connections(int listener)
 {
-	/* With O_NONBLOCK, accept announces the process to the service and does not wait. */
+	/* With O_NONBLOCK, accept announces the process to Tidelane's service and does not wait. */
 	int flags = fcntl(listener, F_GETFL);
 	must(fcntl(listener, F_SETFL, flags | O_NONBLOCK) == 0);
 	must(accept(listener, NULL, NULL) < 0 && errno == EAGAIN);

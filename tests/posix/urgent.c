@@ -1,7 +1,8 @@
 /* Urgent data: MSG_OOB, SO_OOBINLINE, SIOCATMARK (sockatmark), and events. */
 #include "posix.h"
 
-/* Makes the peer send `count` bytes in one call, the last one of them urgent. */
+/* Makes the peer send `count` bytes of the pattern with `seed` in one call. The last byte is
+ * urgent. */
 static void peer_sends_urgent(int fd, long count, unsigned seed)
 {
 	must(peer_must("urgent %d %ld %u", fd, count, seed) == count);
@@ -23,7 +24,7 @@ static unsigned events_of(int fd)
 	return entry.revents;
 }
 
-/* Returns the byte at position `at` of the pattern `seed`. */
+/* Returns the byte at position `at` of the pattern with `seed`. `at` must be below 64. */
 static unsigned char byte_at(unsigned seed, long at)
 {
 	unsigned char bytes[64];
@@ -31,8 +32,8 @@ static unsigned char byte_at(unsigned seed, long at)
 	return bytes[at];
 }
 
-/* A read stops before the urgent byte, and the next read skips it. recv with MSG_OOB returns the
- * urgent byte. */
+/* A read stops before the urgent byte, and the next read skips the urgent byte. recv with MSG_OOB
+ * returns the urgent byte. */
 void urgent_received(void)
 {
 	int other, fd = accepted(0, &other);
@@ -75,7 +76,8 @@ void urgent_received(void)
 	show(recv(fd, b, 1, MSG_OOB));
 }
 
-/* An urgent byte without other data is not readable, and a read skips it. */
+/* An urgent byte without other data does not make the connection readable. A read skips the urgent
+ * byte. */
 void urgent_alone(void)
 {
 	int other, fd = accepted(0, &other);
@@ -105,8 +107,8 @@ void urgent_alone(void)
 	show(recv(fd, b, 1, MSG_OOB));
 }
 
-/* Several urgent bytes arrive before the program reads. Only the last one is urgent, and the others
- * are normal data. */
+/* The peer sends several urgent bytes before the program reads. Only the last of these bytes is
+ * still urgent when the program reads. The earlier ones are normal data by then. */
 void urgent_often(void)
 {
 	int other, fd = accepted(0, &other);
@@ -123,8 +125,9 @@ void urgent_often(void)
 	say("good %d, rest %d %d", good, pattern_matches(b + 45, 3, 1, 0),
 	    pattern_matches(b + 48, 1, 2, 0));
 	show(sockatmark(fd));
-	/* The program is at the mark when another urgent byte arrives. A read skips the byte at the
-	 * mark, although it is no longer urgent. */
+	/* The program is at the mark (the position of the urgent byte) when another urgent byte
+	 * arrives. Only the new byte is urgent then, but a read also skips the byte at the old
+	 * mark. */
 	peer_sends(other, 4, 3);
 	peer_sends_urgent(other, 1, 4);
 	await(readable_now(fd) == 4);
@@ -135,7 +138,8 @@ void urgent_often(void)
 	say("byte %d", b[0] == byte_at(4, 0));
 }
 
-/* With SO_OOBINLINE the urgent byte is normal data, but a read stops before it. */
+/* With SO_OOBINLINE the urgent byte is part of the normal data, but a read still stops before this
+ * byte. */
 void urgent_in_line(void)
 {
 	int other, fd = accepted(0, &other), on = 1, got = -1;

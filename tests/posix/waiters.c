@@ -66,6 +66,7 @@ static long sleeps_of(pid_t tid)
 	return count;
 }
 
+/* The kernel's id of the thread that waits in accept. 0 until the thread runs. */
 static volatile pid_t acceptor_tid;
 
 static void *accept_one(void *arg)
@@ -75,8 +76,8 @@ static void *accept_one(void *arg)
 	return NULL;
 }
 
-/* Each of several threads waits for its own connection. A message wakes its receiver. Most messages
- * do not wake the thread that waits in accept. */
+/* Each of several threads waits for messages on its own connection. A message wakes its receiver.
+ * Most messages do not wake the thread that waits in accept. */
 void waiters_of_connections(void)
 {
 	enum { THREADS = 6, MESSAGES = 50 };
@@ -100,7 +101,7 @@ void waiters_of_connections(void)
 		for (int i = 0; i < THREADS; i++)
 			send_to_sleeper(&receivers[i]);
 	long woken = sleeps_of(acceptor_tid) - before;
-	/* A signal of the library or the end of a housekeeping interval may wake the thread, too. */
+	/* The case permits some wake-ups, because the thread may wake for other reasons, too. */
 	say("the accepting thread slept: %s", woken < MESSAGES ? "yes" : "no");
 	for (int i = 0; i < THREADS; i++)
 		join(&receivers[i]);
@@ -108,7 +109,7 @@ void waiters_of_connections(void)
 	must(pthread_join(acceptor, NULL) == 0);
 }
 
-/* Threads start, wait for a connection in turn, and end. */
+/* In each round, threads start, wait for messages on the same connections, and end. */
 void waiters_take_turns(void)
 {
 	enum { CONNECTIONS = 3, ROUNDS = 20 };
@@ -132,7 +133,8 @@ void waiters_take_turns(void)
 	say("all messages arrived");
 }
 
-/* 100 threads wait. The library has fewer than 100 channels to the service for its threads. */
+/* 100 threads wait. Tidelane's library has fewer than 100 channels for threads, so several threads
+ * share a channel. A channel is shared memory between the program and the service (`tidelaned`). */
 void waiters_by_the_hundred(void)
 {
 	enum { THREADS = 100 };
@@ -157,8 +159,8 @@ static void *write_much(void *arg)
 	return NULL;
 }
 
-/* One thread waits for data and another for room in the send buffer of the same connection, while
- * a third thread waits for another connection. */
+/* One thread waits for data on a connection. Another thread waits for room in the send buffer of
+ * the same connection. A third thread waits for data on another connection. */
 void waiters_of_one_connection(void)
 {
 	struct receiver reader = {.messages = 2}, beside = {.messages = 2};
@@ -183,8 +185,9 @@ void waiters_of_one_connection(void)
 	join(&beside);
 }
 
-/* A thread waits for a connection. Meanwhile the main thread adds the connection to an epoll
- * instance and removes the connection again. A third thread waits for another connection. */
+/* A thread waits for data on a connection. Meanwhile the main thread adds the connection to an
+ * epoll instance and removes the connection again. A third thread waits for data on another
+ * connection. */
 void waiters_beside_epoll(void)
 {
 	struct receiver reader = {.messages = 40}, beside = {.messages = 1};
@@ -207,7 +210,8 @@ void waiters_beside_epoll(void)
 	say("all messages arrived");
 }
 
-/* A thread of a child waits for a connection that a thread of the parent has waited for. */
+/* After a thread of the parent has waited for data on a connection, a thread of a child waits for
+ * data on the same connection. Another thread of the parent waits for another connection. */
 void fork_beside_waiters(void)
 {
 	struct receiver reader = {.messages = 2}, beside = {.messages = 2};

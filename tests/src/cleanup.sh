@@ -4,11 +4,12 @@
 # The test process writes a line to this script's standard input before it makes a resource:
 #   netns NAME     a network namespace
 #   dir PATH       a directory
-#   run NAME       the run directory and the log of the service NAME
+#   run NAME       the run directory and the log of the service (`tidelaned`) NAME
 #   cgroup PATH    a control group
 #   nic ADDRESS    a NIC, named by its MAC address, that moves into a namespace of the wire
-# The pipe closes when the test process drops the wire or ends in any way. Then the script kills the
-# processes in the named namespaces, moves the NICs back, and removes the other resources.
+# Standard input is a pipe. The pipe closes when the test process drops the wire or ends in any way.
+# Then the script kills the processes in the named namespaces, moves the NICs back, and removes the
+# other resources.
 trap '' HUP INT TERM PIPE
 spaces=''
 dirs=''
@@ -39,9 +40,9 @@ for signal in TERM KILL KILL; do
         tries=$((tries + 1))
     done
 done
-# Move the NICs back explicitly. The kernel would do so when it destroys the namespace, but an open
-# connection of a killed program delays that by minutes. A VLAN interface has its NIC's address, but
-# only the NIC has a `device` link.
+# Move the NICs back explicitly. The kernel would move them when it destroys the namespace, but an
+# open connection of a killed program delays the destruction by minutes. A VLAN interface has the
+# MAC address of its NIC, but no `device` link, so only a NIC matches.
 find_nic='for device in /sys/class/net/*/device; do
     place="${device%/device}"
     [ "$(cat "$place/address" 2>/dev/null)" = "$0" ] && basename "$place"

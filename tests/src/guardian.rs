@@ -46,9 +46,9 @@ impl Guardian {
         }
     }
 
-    /// Returns a duplicate of the pipe, to be the standard input of a command that makes a
-    /// registered resource. The command keeps the pipe open, so that the cleanup starts after its
-    /// end.
+    /// Returns a duplicate of the pipe's write end, to be the standard input of a command that
+    /// makes a registered resource. The command keeps the pipe open, so that the cleanup starts
+    /// after the end of the command.
     pub fn pipe_duplicate(&self) -> io::Result<Stdio> {
         match &self.input {
             Some(input) => Ok(input.as_fd().try_clone_to_owned()?.into()),

@@ -14,8 +14,8 @@ use crate::{
 pub struct Impairment {
     /// Number of dropped packets per million.
     pub loss_ppm: u32,
-    /// Number of packets per million, among those that are not dropped, that are delayed by a
-    /// millisecond, so that later packets overtake them.
+    /// Number of delayed packets per million packets that are not dropped. The delay is a
+    /// millisecond, so that later packets overtake the delayed packets.
     pub reorder_ppm: u32,
 }
 
@@ -42,8 +42,8 @@ pub fn impaired_wire(
     let impair = impair.arg("--reorder").arg(impairment.reorder_ppm);
     let impair = impair.arg("--seconds").arg(seconds);
     let impair = impair.spawn_ready(Duration::from_secs(10))?;
-    // A veth interface delivers frames that XDP redirects to it only if its peer uses NAPI, which
-    // GRO enables.
+    // XDP can redirect frames to one end of a veth pair only if the other end uses NAPI. GRO
+    // enables NAPI.
     let mut ends = vec![(Side::Server, INTERFACE), (Side::Client, INTERFACE)];
     ends.extend(options.bottleneck.map(|_| (Side::Middle, BOTTLENECK.1)));
     for (side, interface) in ends {

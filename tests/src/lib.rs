@@ -36,8 +36,8 @@ pub use wire::{Side, Wire, WireOptions};
 /// Reason why a test ends early: the test is skipped or has failed.
 #[derive(Debug)]
 pub enum Stop {
-    /// The machine lacks a tool, a feature or a privilege. The text names it, and if possible the
-    /// command that provides it.
+    /// The machine lacks a tool, a feature or a privilege. The text names what is missing, and if
+    /// possible the command that provides it.
     Skip(String),
     /// The test failed.
     Fail(String),
@@ -52,7 +52,7 @@ impl<E: std::error::Error> From<E> for Stop {
 /// Result of a test.
 pub type Outcome = Result<(), Stop>;
 
-/// Returns [`Stop::Fail`] with a formatted text from the calling function.
+/// Makes the calling function return [`Stop::Fail`] with a formatted text.
 #[macro_export]
 macro_rules! fail {
     ($($text:tt)*) => {
@@ -60,8 +60,8 @@ macro_rules! fail {
     };
 }
 
-/// Returns [`Stop::Fail`] with a formatted text from the calling function unless the condition
-/// holds.
+/// If the condition does not hold, makes the calling function return [`Stop::Fail`] with a
+/// formatted text.
 #[macro_export]
 macro_rules! ensure {
     ($condition:expr, $($text:tt)*) => {
@@ -71,18 +71,18 @@ macro_rules! ensure {
     };
 }
 
-/// Runs a short command to its end. Returns its standard output, or a failure with its standard
-/// error.
+/// Runs a short command to its end, and returns the command's standard output. If the exit status
+/// is not 0, returns a failure with the standard error.
 pub fn command(arguments: &[&str]) -> Result<String, Stop> {
     command_with(arguments, Stdio::null())
 }
 
-/// Runs a command like [`command`], in the network namespace `space`.
+/// Runs a command in the network namespace `space`, with the results of [`command`].
 pub fn command_in(space: &str, arguments: &[&str]) -> Result<String, Stop> {
     command(&[&["ip", "netns", "exec", space], arguments].concat())
 }
 
-/// Runs a command like [`command`], with `input` as its standard input.
+/// Runs a command with `input` as its standard input, with the results of [`command`].
 pub fn command_with(arguments: &[&str], input: Stdio) -> Result<String, Stop> {
     let program = tools::find_tool(arguments[0]).unwrap_or_else(|| arguments[0].into());
     let output = Command::new(program)

@@ -1,8 +1,9 @@
 //! [`NapiThread`]: the kernel thread that receives the packets of an interface.
 //!
-//! A veth delivers a packet in the softirq of its sender. The time of the reception then counts for
-//! the sending program, on the sender's CPU. With a NAPI thread, the reception runs on a CPU of the
-//! receiver, as the interrupts of a NIC do, and the time counts for the thread.
+//! Without a NAPI thread, a packet that arrives at a veth is received in a softirq on the sender's
+//! CPU. The CPU time of the reception then counts for the sending program. With a NAPI thread, the
+//! reception runs on a CPU of the receiver, as the interrupts of a NIC do, and the time counts for
+//! the thread.
 
 use std::{collections::BTreeSet, fs, time::Duration};
 
@@ -20,14 +21,16 @@ pub struct NapiThread {
 impl NapiThread {
     /// Starts the NAPI thread of the interface at `side`, one end of a veth pair with one queue.
     /// The thread runs on `cpus`, and preempts all programs there that have no real-time priority,
-    /// as a softirq does. Call this function before a program attaches an XDP program.
+    /// as a softirq does. Call this function before any process attaches an XDP program to the
+    /// interface.
     pub fn start(wire: &Wire, side: Side, cpus: &str) -> Result<Self, Stop> {
         require_tools(&["ethtool", "taskset", "chrt"])?;
         let peer = match side {
             Side::Client => Side::Server,
             _ => Side::Client,
         };
-        // Other wires of this machine may start NAPI threads of interfaces with the same name.
+        // Another wire on this machine may start a NAPI thread of an interface with the same name.
+        // The lock prevents this until this function returns.
         let lock = fs::File::create("/run/lock/tidelane-napi.lock")?;
         lock.lock()?;
         let before = threads();

@@ -31,7 +31,7 @@ pub struct NginxOptions {
     pub port: u16,
     /// True if each worker has its own listener (SO_REUSEPORT).
     pub reuseport: bool,
-    /// CPUs to which master and workers are bound, such as `0,1`.
+    /// CPUs on which the master and the workers may run, such as `0,1`. `None` sets no limit.
     pub cpus: Option<String>,
     /// Further lines of the configuration's `http` block.
     pub extra: String,
@@ -68,8 +68,8 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Starts nginx on the server's side, on `service` if given or else on the kernel. Waits until
-    /// the workers of nginx run.
+    /// Starts nginx on the server's side. If `service` is given, nginx runs on this service,
+    /// otherwise on the kernel. Waits until the workers of nginx run.
     pub fn start(
         wire: &Wire,
         service: Option<&Service>,

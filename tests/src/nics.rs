@@ -3,8 +3,8 @@
 //!
 //! The environment variable TIDELANE_WIRE_NICS names two connected NICs by their MAC addresses:
 //! `52:54:00:00:00:01,52:54:00:00:00:02`. A wire moves the NICs into its namespaces. At the end of
-//! the wire they return to the namespace of the tests, under new names. The next wire finds them by
-//! their MAC addresses.
+//! the wire the NICs return to the namespace of the tests, under new names. The next wire finds the
+//! NICs by their MAC addresses.
 
 use std::{env, fs, path::Path, time::Duration};
 
@@ -26,8 +26,8 @@ pub fn are_named() -> bool {
     env::var_os(VARIABLE).is_some()
 }
 
-/// Returns the present interface names of the two NICs. Returns `None` if the environment names no
-/// NICs.
+/// Waits until both NICs are in the namespace of the tests, and returns their interface names.
+/// Returns `None` if the environment names no NICs.
 pub fn names() -> Result<Option<[String; 2]>, Stop> {
     let Ok(addresses) = env::var(VARIABLE) else {
         return Ok(None);
@@ -49,12 +49,13 @@ pub fn present(address: &str) -> Result<String, Stop> {
     name.ok_or_else(|| Stop::Fail(format!("no NIC {address}")))
 }
 
-/// Returns the interface name of the NIC with this MAC address. A VLAN interface has its NIC's
-/// address, but only the NIC has a `device` link.
+/// Returns the interface name of the NIC with this MAC address, or `None` if the NIC is not in this
+/// namespace. A VLAN interface has the MAC address of its NIC, but no `device` link, so only a NIC
+/// matches.
 fn name_of(address: &str) -> Result<Option<String>, Stop> {
     for entry in fs::read_dir(Path::new("/sys/class/net"))? {
         let entry = entry?;
-        // An interface may disappear between the two calls.
+        // The interface may have disappeared since `read_dir` listed it.
         let found = fs::read_to_string(entry.path().join("address")).unwrap_or_default();
         if found.trim() == address && entry.path().join("device").exists() {
             return Ok(Some(entry.file_name().to_string_lossy().into_owned()));
@@ -63,8 +64,8 @@ fn name_of(address: &str) -> Result<Option<String>, Stop> {
     Ok(None)
 }
 
-/// Waits for the carrier of the wire's interface in the namespace `space`. Some NICs need seconds
-/// to get one.
+/// Waits for the carrier of the wire's interface in the namespace `space`. Some NICs have no
+/// carrier in the first seconds.
 pub fn wait_for_carrier(space: &str, interface: &str) -> Outcome {
     wait_until(CARRIER_MAX, "the carrier", || {
         let link = command(&["ip", "-n", space, "link", "show", "dev", interface])?;
@@ -72,18 +73,19 @@ pub fn wait_for_carrier(space: &str, interface: &str) -> Outcome {
     })
 }
 
-/// Sets the number of queues of both NICs. An end is the name of a namespace, and the name
-/// of an interface in the namespace. Skips the test if a driver does not support `count` queues.
+/// Sets the number of queues of both NICs. Each of `ends` consists of the name of a namespace and
+/// the name of an interface in this namespace. Skips the test if ethtool cannot set `count` queues,
+/// for example because a driver does not support the number.
 pub fn set_queues(ends: [(&str, &str); 2], count: u64) -> Outcome {
     require_tools(&["ethtool"])?;
     let mut ends = ends.into_iter();
     ends.try_for_each(|(space, interface)| set_queues_of(space, interface, count))
 }
 
-/// Sets the number of queues of one NIC, unless it has this number already.
+/// Sets the number of queues of one NIC. If the NIC already has `count` queues, does nothing.
 fn set_queues_of(space: &str, interface: &str, count: u64) -> Outcome {
     let ethtool = |arguments: &[&str]| command_in(space, &[&["ethtool"], arguments].concat());
-    // A driver that does not support `ethtool -l` has one queue.
+    // If the driver does not support `ethtool -l`, assume one queue.
     let told = ethtool(&["-l", interface]).ok();
     let present = told.and_then(|text| present_queues(&text)).unwrap_or(1);
     if present == count {

@@ -17,8 +17,8 @@ use crate::{
     wire::{Side, Wire},
 };
 
-/// Number of programs that this process has started, which makes the names of their output files
-/// unique.
+/// Number of programs that this process has started. The number makes the names of the programs'
+/// output files unique.
 static PROGRAMS: AtomicU32 = AtomicU32::new(0);
 
 /// A program that is not started yet: its command line, namespace, CPUs and stack.
@@ -61,7 +61,7 @@ impl Program {
         self
     }
 
-    /// Adds the arguments in `text`, which spaces separate.
+    /// Adds the arguments in `text`, separated by spaces.
     pub fn args(mut self, text: &str) -> Self {
         self.arguments
             .extend(text.split_whitespace().map(str::to_owned));
@@ -99,7 +99,8 @@ impl Program {
         self
     }
 
-    /// Runs the program under `tidelane run` on `service` if given, or else on the kernel's stack.
+    /// If `service` is given, runs the program under `tidelane run` on this service. Otherwise runs
+    /// the program on the kernel's stack.
     pub fn on(self, service: Option<&Service>) -> Self {
         match service {
             Some(service) => self.accelerated(service),
@@ -107,8 +108,8 @@ impl Program {
         }
     }
 
-    /// Adds the option `--strict` of `tidelane run`, which makes each call fail that would
-    /// otherwise fall back to the kernel.
+    /// Adds the option `--strict` of `tidelane run`. With this option, a call that would otherwise
+    /// fall back to the kernel fails.
     pub fn strict(self) -> Self {
         self.run_options("--strict")
     }
@@ -141,7 +142,8 @@ impl Program {
     }
 
     /// Starts the program, and waits until its standard output contains "ready". Fails if the
-    /// program ends first, or is not ready after `limit` times [`patience`](tools::patience).
+    /// program ends first, or is not ready within `limit`, multiplied by the factor
+    /// [`patience`](tools::patience).
     pub fn spawn_ready(self, limit: Duration) -> Result<Running, Stop> {
         let what = format!("{} to be ready", self.arguments[0]);
         let mut running = self.spawn()?;
@@ -174,12 +176,13 @@ impl Program {
         ))
     }
 
-    /// Starts the program and waits for its end. Accepts any exit status.
+    /// Starts the program and waits for its end. Fails if the program has not ended within `limit`,
+    /// multiplied by the factor [`patience`](tools::patience). Accepts any exit status.
     pub fn finish(self, limit: Duration) -> Result<Finished, Stop> {
         self.spawn()?.wait(limit)
     }
 
-    /// Starts the program and waits for its end. Fails unless the exit status is 0.
+    /// Does the same as [`finish`](Self::finish), but also fails if the exit status is not 0.
     pub fn run(self, limit: Duration) -> Result<Finished, Stop> {
         self.finish(limit)?.success()
     }

@@ -1,8 +1,9 @@
 //! The test runner: runs test cases, each in its own process with a time limit.
 //!
-//! The number of cases that run at a time is one more than the number of CPUs, or the value of
-//! TIDELANE_TEST_JOBS. Most cases wait for the network most of the time. The cases that would
-//! disturb others, or that others would disturb, run at the end, one after another.
+//! The environment variable TIDELANE_TEST_JOBS is the number of cases that run at a time. By
+//! default, the number is one more than the number of CPUs, because most cases wait for the network
+//! most of the time. The cases that would disturb others, or that others would disturb, run at the
+//! end, one after another.
 //!
 //! libtest runs tests as threads of one process, and has neither a time limit nor a result for a
 //! test that skips itself. This runner executes its own binary again for each case, and passes the
@@ -27,7 +28,7 @@ use crate::{Outcome, Stop, tools};
 
 /// Environment variable with the name of the case that the process is to run.
 const CASE_VARIABLE: &str = "TIDELANE_TEST_CASE";
-/// Environment variable with the number of cases that run at a time.
+/// Optional environment variable with the number of cases that run at a time.
 const JOBS_VARIABLE: &str = "TIDELANE_TEST_JOBS";
 /// Exit status of the process of a skipped case.
 const SKIPPED: u8 = 77;
@@ -92,9 +93,10 @@ struct Tally {
     skipped: u32,
 }
 
-/// Runs the cases that the command line selects. The command line has the form of libtest's: parts
-/// of the names of cases, `--exact` to match whole names, `--list`, and `--nocapture` to show all
-/// output. In a child process of the runner, runs only the case that the environment names.
+/// Runs the cases that the command line selects. The arguments are those of libtest: parts of the
+/// names of cases, `--exact` to match whole names, `--list` to print the names instead, and
+/// `--nocapture` to show all output. In a child process of the runner, runs only the case that the
+/// environment names.
 pub fn main(cases: &[Case]) -> ExitCode {
     if let Ok(name) = env::var(CASE_VARIABLE) {
         return run_case(cases, &name);
@@ -151,7 +153,8 @@ fn jobs() -> usize {
 }
 
 /// Runs `cases` in child processes and prints the results. `filtered` is the number of cases that
-/// the command line did not select. If `show` is true, the output of each case is passed on.
+/// the command line did not select. If `show` is true, also prints the output of the cases that
+/// pass.
 fn run_all(cases: &[&Case], filtered: usize, show: bool) -> ExitCode {
     println!("\nrunning {} tests", cases.len());
     let start = Instant::now();
@@ -231,8 +234,8 @@ impl Tally {
     }
 }
 
-/// Runs a case in a child process. Returns the end and the output of the process. If `show` is
-/// true, passes on the output, and the returned output is the standard error only.
+/// Runs a case in a child process. Returns how the process ended, and the output of the process. If
+/// `show` is true, also prints the output. The returned output is then the standard error only.
 fn run_child(case: &Case, show: bool) -> std::io::Result<(End, String)> {
     let stdio = || {
         if show {

@@ -40,7 +40,8 @@ pub struct Running {
 }
 
 impl Finished {
-    /// Returns `self` if the exit status is 0, or else a failure with the output.
+    /// Returns `self` if the exit status is 0. Otherwise returns a failure with the end of the
+    /// program's output.
     pub fn success(self) -> Result<Self, Stop> {
         if self.status.success() {
             return Ok(self);
@@ -54,7 +55,8 @@ impl Finished {
         serde_json::from_str(line).map_err(|error| Stop::Fail(format!("{error}: {self}")))
     }
 
-    /// Returns the number of the signal that ended the program, if a signal did.
+    /// Returns the number of the signal that ended the program, or `None` if no signal ended the
+    /// program.
     pub fn signal(&self) -> Option<i32> {
         self.status.signal()
     }
@@ -77,7 +79,7 @@ impl std::fmt::Display for Finished {
     }
 }
 
-/// Returns the last 2000 bytes of a text, for a message.
+/// Returns at most the last 2000 bytes of a text, for a message.
 fn tail(text: &str) -> &str {
     let mut from = text.len().saturating_sub(2000);
     while !text.is_char_boundary(from) {
@@ -87,8 +89,8 @@ fn tail(text: &str) -> &str {
 }
 
 impl Running {
-    /// Wraps a started program. `line` is its command line. The files are those of its standard
-    /// output and of its standard error.
+    /// Wraps a started program. `line` is the program's command line. The program writes its
+    /// standard output to `stdout_file`, and its standard error to `stderr_file`.
     pub(crate) fn new(
         child: Child,
         line: String,
@@ -112,7 +114,7 @@ impl Running {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Fails if the program has ended. The failure contains the output.
+    /// Fails if the program has ended. The failure contains the end of the program's output.
     pub fn check_alive(&mut self) -> Result<(), Stop> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -125,7 +127,8 @@ impl Running {
         send_signal(self.pid(), signal)
     }
 
-    /// Waits for the program's end, at most for `limit`. Returns true if the program has ended.
+    /// Waits for the program's end, but not longer than `limit`. Returns true if the program has
+    /// ended.
     pub fn ends_within(&mut self, limit: Duration) -> Result<bool, Stop> {
         let start = Instant::now();
         while self.child.try_wait()?.is_none() {
@@ -137,7 +140,8 @@ impl Running {
         Ok(true)
     }
 
-    /// Kills the program, and all of its process group if the program leads one.
+    /// Kills the program. If the program leads a process group, also kills all other processes of
+    /// the group.
     pub fn kill_group(&self) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid {
@@ -147,8 +151,8 @@ impl Running {
         }
     }
 
-    /// Waits for the program's end. Kills the program and fails if it has not ended within `limit`
-    /// times [`tools::patience`].
+    /// Waits for the program's end. If the program has not ended within `limit` times
+    /// [`tools::patience`], kills the program and fails.
     pub fn wait(mut self, limit: Duration) -> Result<Finished, Stop> {
         let limit = limit * tools::patience();
         let start = Instant::now();
@@ -198,8 +202,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The cleanup process (`crate::guardian`) later kills the program's children in the
-        // namespace.
+        // Children of the program may survive. The cleanup process (`crate::guardian`) later kills
+        // all processes in the namespaces of the wire (the test network).
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

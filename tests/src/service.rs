@@ -31,16 +31,17 @@ pub struct Service {
     pid: u32,
     /// Path of the configuration file.
     config: PathBuf,
-    /// The process `unshare`, the parent of the first process of the service's PID namespace. The
-    /// namespace ends with this process. `None` if the service runs in the PID namespace of the
+    /// The process `unshare`, the parent of the first process of the service's PID namespace. When
+    /// `unshare` ends, the namespace ends. `None` if the service runs in the PID namespace of the
     /// tests.
     _first: Option<Running>,
 }
 
 impl Service {
     /// Runs `tidelane up` for an interface in a namespace of the wire. `options` are further
-    /// options of `tidelane up`. Without `--config`, the service admits all users. `cpus` binds the
-    /// command and the service to CPUs.
+    /// options of `tidelane up`. If `--config` is not among the options, the service admits all
+    /// users. If `cpus` (a list such as `0,1`) is given, the command and the service run only on
+    /// these CPUs.
     pub(crate) fn up(
         wire: &Wire,
         (side, interface): (Side, &str),
@@ -153,8 +154,8 @@ impl Service {
         run_dir(&self.name).join("control.sock")
     }
 
-    /// Replaces the configuration file and runs `tidelane reload`. The inner error is the command's
-    /// standard error, if the command fails.
+    /// Replaces the configuration file and runs `tidelane reload`. If the command fails, the inner
+    /// error is the command's standard error.
     pub fn reload(&self, config: &str) -> Result<Result<(), String>, Stop> {
         fs::write(&self.config, config)?;
         let tidelane = tools::binary("tidelane")?;
@@ -169,8 +170,8 @@ impl Service {
         })
     }
 
-    /// Replaces the configuration file and sends SIGHUP, after which the service reads the file and
-    /// logs the result.
+    /// Replaces the configuration file and sends SIGHUP to the service. The service then reads the
+    /// file and logs the result.
     pub fn hang_up(&self, config: &str) -> Result<(), Stop> {
         fs::write(&self.config, config)?;
         send_signal(self.pid, Signal::HUP)
@@ -235,8 +236,9 @@ impl Service {
 
     /// Returns the number of the service's open descriptors, except for the sockets of claims.
     ///
-    /// Each claim has a kernel socket that reserves the claim's port. A test for leaks must leave
-    /// these sockets out, because the service keeps a pool of unused ephemeral ports.
+    /// A claim sends the packets of a local port to the service instead of the kernel. Each claim
+    /// has a kernel socket that reserves the port. A test for leaks must not count these sockets,
+    /// because the service also keeps claims of unused ephemeral ports, in a pool.
     pub fn descriptors_without_claims(&self) -> Result<usize, Stop> {
         let claims = self.counters()?["claims"].as_u64().unwrap_or(0);
         Ok(self.descriptors()?.saturating_sub(claims as usize))
@@ -252,7 +254,8 @@ impl Service {
         send_signal(self.pid, Signal::KILL)
     }
 
-    /// Runs `tidelane down`. Fails with the command's standard error.
+    /// Runs `tidelane down`. If the command fails, the failure contains the command's standard
+    /// error.
     pub fn down(&self) -> Result<(), Stop> {
         let tidelane = tools::binary("tidelane")?;
         let output = Command::new(tidelane)
@@ -286,7 +289,8 @@ impl Drop for Service {
     }
 }
 
-/// Writes a configuration that admits all users and all network namespaces. Returns its path.
+/// Writes a configuration that admits all users and all network namespaces. Returns the path of the
+/// file.
 fn open_config(wire: &Wire) -> Result<PathBuf, Stop> {
     let path = wire.scratch().join("open.toml");
     let everybody = "[access]\nnamespaces = ['*']\nusers = ['*']\n";

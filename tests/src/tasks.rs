@@ -4,8 +4,9 @@ use std::{fmt::Write, fs, path::Path};
 
 use crate::command;
 
-/// Returns a line for each process and each thread in the namespace. The line of a thread has its
-/// name, its state, its wait channel in the kernel, and its system call.
+/// Returns a heading, and a line for each process and each thread in the namespace. The line of a
+/// thread has the thread's name, state, wait channel (the kernel function in which the thread
+/// sleeps), and system call.
 pub fn of_namespace(namespace: &str) -> String {
     let pids = command(&["ip", "netns", "pids", namespace]).unwrap_or_default();
     let mut text = format!("  in {namespace}:\n");
@@ -24,7 +25,7 @@ pub fn of_namespace(namespace: &str) -> String {
     text
 }
 
-/// Returns the line of the thread with the directory `dir` in `/proc`.
+/// Returns the line of the thread whose directory in `/proc` is `dir`.
 fn thread_line(dir: &Path) -> String {
     let read = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
     let stat = read("stat");
@@ -32,7 +33,7 @@ fn thread_line(dir: &Path) -> String {
         .rsplit(')')
         .next()
         .and_then(|rest| rest.split_whitespace().next());
-    // The number of the system call, and three of its arguments.
+    // The number of the system call, and its first three arguments.
     let syscall = read("syscall");
     let call: Vec<&str> = syscall.split_whitespace().take(4).collect();
     let comm = read("comm");

@@ -1,5 +1,5 @@
-//! Requirements of tests: root, installed tools, and Tidelane's binaries. Also waiting with a time
-//! limit.
+//! Requirements of tests: root, installed tools, and Tidelane's binaries. Also a wait with a time
+//! limit, and numbers from environment variables.
 
 use std::{
     env,
@@ -11,8 +11,8 @@ use std::{
 
 use crate::Stop;
 
-/// Tools and their Debian packages. [`require_tools`] takes the name of another tool for the name
-/// of its package.
+/// Tools and their Debian packages. For a tool that is not in this list, [`require_tools`] assumes
+/// that the package has the name of the tool.
 const PACKAGES: &[(&str, &str)] = &[
     ("ip", "iproute2"),
     ("ss", "iproute2"),
@@ -36,8 +36,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("perf", "linux-perf"),
 ];
 
-/// Finds a tool in the directories of PATH, `/usr/sbin` and `/sbin`. The PATH of an ordinary user
-/// often lacks the last two. A name with a slash is a path.
+/// Finds a tool in the directories of PATH, and then in `/usr/sbin` and `/sbin`, which the PATH of
+/// an ordinary user often lacks. A name with a slash is a path, which needs no search.
 pub fn find_tool(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name)).filter(|path| path.is_file());
@@ -110,8 +110,9 @@ pub fn target_dir() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| source_root().join("target"), PathBuf::from)
 }
 
-/// Returns the path of one of Tidelane's binaries. Fails if the binary is not built. The directory
-/// of the binaries is TIDELANE_BIN_DIR, or else cargo's directory of release binaries.
+/// Returns the path of one of Tidelane's binaries. Fails if the binary is not built. The
+/// environment variable TIDELANE_BIN_DIR names the directory of the binaries. The default is the
+/// directory of cargo's release binaries. Binaries of examples are in the subdirectory `examples`.
 pub fn binary(name: &str) -> Result<PathBuf, Stop> {
     let dir =
         env::var_os("TIDELANE_BIN_DIR").map_or_else(|| target_dir().join("release"), PathBuf::from);
@@ -125,7 +126,8 @@ pub fn binary(name: &str) -> Result<PathBuf, Stop> {
     }
 }
 
-/// Returns the factor that multiplies time limits on slow machines: TIDELANE_PATIENCE, or 1.
+/// Returns the factor by which time limits are multiplied: the environment variable
+/// TIDELANE_PATIENCE, which a slow machine sets, or 1 by default.
 pub fn patience() -> u32 {
     u32::try_from(env_number("TIDELANE_PATIENCE", 1)).map_or(1, |times| times.max(1))
 }

@@ -33,10 +33,10 @@ const STEP_MAX: Duration = Duration::from_secs(60);
 /// Pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The role of this machine in a test on two machines, from the environment.
+/// The role of this machine in a test on two machines. The environment variables give the role.
 #[derive(Clone, Debug)]
 pub struct PairRole {
-    /// The side of the wire that is on this machine.
+    /// The side of the wire (the test network) that is on this machine.
     pub side: Side,
     /// MAC address of this machine's NIC on the wire.
     nic: String,
@@ -147,7 +147,8 @@ impl ControlConnection {
         Ok(writeln!(self.stream.get_mut(), "{line}")?)
     }
 
-    /// Waits for the next line from the other half. Fails if the other half has ended.
+    /// Waits for the next line from the other half. Fails if the other half has ended, or if no
+    /// line arrives within the time limit.
     pub fn recv_line(&mut self) -> Result<String, Stop> {
         let mut line = String::new();
         self.stream.read_line(&mut line)?;

@@ -7,10 +7,10 @@
 //! ```
 //!
 //! A service (`tidelaned`) runs on an interface of one of the namespaces. With
-//! [`WireOptions::middle`] a third namespace lies between server and client. Its interface `left`
-//! is connected to the server, and its interface `right` to the client. A program there can forward
-//! the frames and impair them. Two NICs of this machine can replace the veth pair at the server
-//! ([`nics`]).
+//! [`WireOptions::middle`], a third namespace lies between server and client. Its interface `left`
+//! is connected to the server, and its interface `right` is connected to the client. A program in
+//! the third namespace can forward the frames and impair them. Two NICs of this machine can replace
+//! the veth pair that ends in the server's namespace ([`nics`]).
 
 mod programs;
 
@@ -40,22 +40,25 @@ pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
 pub const CLIENT_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 /// Name of the interface in the server's and in the client's namespace.
 pub const INTERFACE: &str = "eth1";
-/// Interfaces of the middle namespace, towards the server and towards the client.
+/// Interfaces of the middle namespace: the interface towards the server, and the interface towards
+/// the client.
 pub const MIDDLE: (&str, &str) = ("left", "right");
-/// The veth pair in the middle namespace that a bottleneck adds. A program passes frames between
-/// `right` and `inner`, and a bridge passes them between `outer` and `left`.
+/// The two ends of the veth pair that [`WireOptions::bottleneck`] adds to the middle namespace. A
+/// program forwards frames between `right` and `inner`, and a bridge forwards frames between
+/// `outer` and `left`.
 pub const BOTTLENECK: (&str, &str) = ("inner", "outer");
-/// Default MTU of an interface, that of Ethernet, in bytes.
+/// Default MTU of an interface in bytes, which is the MTU of Ethernet.
 const MTU: u32 = 1500;
-/// Queue limit of a token bucket in bytes.
+/// Largest number of bytes that wait in the queue of a token bucket.
 const BOTTLENECK_QUEUE: &str = "1500000";
 
 /// A network namespace of a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The namespace of the servers, and of a service unless a function says otherwise.
+    /// The namespace of the server programs. A service also runs in this namespace, unless the
+    /// caller chooses another side.
     Server,
-    /// The namespace of the clients.
+    /// The namespace of the client programs.
     Client,
     /// The namespace between server and client ([`WireOptions::middle`]).
     Middle,
@@ -66,18 +69,21 @@ pub enum Side {
 pub struct WireOptions {
     /// True if there is a third namespace between server and client.
     pub middle: bool,
-    /// Rate limit from the middle namespace to the server, in Mbit/s. Needs `middle`. A program
-    /// must then forward frames between `right` and `inner` ([`BOTTLENECK`]).
+    /// Rate limit from the middle namespace to the server, in Mbit/s. Has no effect without
+    /// `middle`. With a rate limit, a program must forward frames between `right` and `inner`
+    /// ([`BOTTLENECK`]).
     pub bottleneck: Option<u32>,
     /// Rate limit of the frames that the client's interface sends, in Mbit/s.
     pub line: Option<u32>,
-    /// Congestion control of the kernel in both namespaces, such as `cubic`.
+    /// Congestion control of the kernel in the server's and in the client's namespace, such as
+    /// `cubic`.
     pub congestion: Option<String>,
-    /// Number of queues of each interface. The default of a veth is the number of cores of a
-    /// service. A NIC keeps the default of its driver if a service has one core.
+    /// Number of queues of each interface. The default is the number of fast-path cores
+    /// (packet-processing threads) of a service. However, if a service has one core, the default of
+    /// a NIC is the default of the NIC's driver.
     pub queues: Option<u64>,
-    /// MTU of both interfaces in bytes. The default is 1500. The test is skipped if a driver does
-    /// not support the value.
+    /// MTU in bytes of the server's and of the client's interface. The default is 1500. If a driver
+    /// does not support the value, the test is skipped.
     pub mtu: Option<u32>,
 }
 
@@ -91,13 +97,13 @@ pub struct Wire {
     scratch: PathBuf,
     /// Number of services started so far, which makes the names of the services unique.
     services: RefCell<u32>,
-    /// The process that removes the resources. This is the last field, because `drop` of a field
-    /// above may still use the resources.
+    /// The process that removes the resources of the wire. The guardian is the last field, so that
+    /// the cleanup starts after the other fields are dropped.
     guardian: RefCell<Guardian>,
 }
 
-/// Returns the default number of fast-path cores (packet-processing threads) of a service:
-/// TIDELANE_CORES, or 1.
+/// Returns the default number of fast-path cores (packet-processing threads) of a service: the
+/// environment variable TIDELANE_CORES, or 1 without this variable.
 fn cores() -> u64 {
     tools::env_number("TIDELANE_CORES", 1).max(1)
 }
@@ -109,12 +115,14 @@ type End<'a> = (&'a str, &'a str);
 static WIRES: AtomicU32 = AtomicU32::new(0);
 
 impl Wire {
-    /// Makes a wire with the default options. Skips the test if root or a needed tool is missing.
+    /// Makes a wire with the default options. Skips the test if the user is not root, or if a
+    /// needed tool is missing.
     pub fn new() -> Result<Self, Stop> {
         Self::with(&WireOptions::default())
     }
 
-    /// Makes a wire with `options`. Skips the test if root or a needed tool is missing.
+    /// Makes a wire with `options`. Skips the test if the user is not root, or if a needed tool is
+    /// missing.
     pub fn with(options: &WireOptions) -> Result<Self, Stop> {
         let wire = Self::bare()?;
         wire.make_namespaces(options)?;
@@ -125,7 +133,7 @@ impl Wire {
     }
 
     /// Makes the namespace of `side` only, because the other end of the wire is on another machine.
-    /// `nic` is the MAC address of the NIC that connects the machines.
+    /// `nic` is the MAC address of this machine's NIC that is connected to the other machine.
     pub(crate) fn near_end(side: Side, nic: &str) -> Result<Self, Stop> {
         let wire = Self::bare()?;
         let space = wire.namespace(side);
@@ -140,11 +148,12 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Returns a wire that has a directory and a guardian, but no namespaces.
+    /// Returns a wire that has a directory and a guardian (cleanup process), but no namespaces.
     fn bare() -> Result<Self, Stop> {
         require_root()?;
         require_tools(&["ip", "taskset", "ss"])?;
-        // Another PID namespace of this machine may have the same process id, so add the time.
+        // A test process in another PID namespace of this machine may have the same process id, so
+        // the name also contains a part of the time.
         let stamp = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)?
             .subsec_nanos();
@@ -219,8 +228,8 @@ impl Wire {
         self.setup(&[&tc[..], &bucket].concat())
     }
 
-    /// Sets the MTU of the interface in the namespace `space`. The function also sets the default,
-    /// because a NIC keeps the MTU of an earlier wire.
+    /// Sets the MTU of the interface in the namespace `space`. If `mtu` is `None`, sets the default
+    /// MTU, because a NIC keeps the MTU of an earlier wire.
     fn set_mtu(space: &str, mtu: Option<u32>) -> Outcome {
         let text = mtu.unwrap_or(MTU).to_string();
         let set = ["ip", "-n", space, "link", "set", INTERFACE, "mtu", &text];
@@ -230,8 +239,9 @@ impl Wire {
         })
     }
 
-    /// Sets the addresses of the interface in the namespace `space`, and sets it up. Duplicate
-    /// address detection is off, because it makes an IPv6 address unusable for seconds.
+    /// Sets the addresses of the interface in the namespace `space`, and sets the interface up.
+    /// Duplicate address detection is off, because an IPv6 address is unusable for seconds until
+    /// the detection ends.
     fn set_up_end(&self, space: &str, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<(), Stop> {
         let (v4, v6) = (format!("{v4}/24"), format!("{v6}/64"));
         let add = ["ip", "-n", space, "address", "add", "dev", INTERFACE];
@@ -243,7 +253,7 @@ impl Wire {
     }
 
     /// Adds a veth pair without addresses to the namespace of `side`. Returns the name of one end.
-    /// Frames that are sent there reach no host.
+    /// Frames that are sent on this interface reach no host.
     pub fn add_dead_end(&self, side: Side) -> Result<&'static str, Stop> {
         let space = self.namespace(side);
         let (near, far) = ("dead0", "dead1");
@@ -263,22 +273,22 @@ impl Wire {
     }
 
     /// Runs a command that makes a resource. If this process is killed meanwhile, the guardian
-    /// waits for the end of the command before it removes the resource.
+    /// (cleanup process) waits for the end of the command, and then removes the resource.
     fn setup(&self, arguments: &[&str]) -> Result<(), Stop> {
         let pipe = self.guardian.borrow().pipe_duplicate()?;
         command_with(arguments, pipe).map(drop)
     }
 
-    /// Makes the link between `one` and `other`: from the two NICs that the environment names, or
-    /// else from a veth pair.
+    /// Makes the link between `one` and `other`. If the environment names two NICs, the link
+    /// consists of these NICs. Otherwise the link is a veth pair.
     fn add_link(&self, options: &WireOptions, one: End<'_>, other: End<'_>) -> Result<(), Stop> {
         let Some(names) = nics::names()? else {
             return self.add_veth(options, one, other);
         };
         let mut ends = names.iter().zip([one, other]);
         ends.try_for_each(|(name, end)| self.add_nic(name, end))?;
-        // Leave the driver's default number of queues if neither the options nor TIDELANE_CORES
-        // asks for another one.
+        // If `options` give no number of queues and a service has one core, keep the default of the
+        // NIC's driver.
         let wished = options.queues.or(Some(cores()).filter(|count| *count > 1));
         wished.map_or(Ok(()), |count| nics::set_queues([one, other], count))
     }
@@ -298,8 +308,9 @@ impl Wire {
         let count = options.queues.unwrap_or_else(cores).to_string();
         let all = ["numrxqueues", &count, "numtxqueues", &count];
         let queues = if count == "1" { &[][..] } else { &all };
-        // Linux 6.1 refuses a name that is in use in the namespace of the command, even though the
-        // interface belongs to another namespace. Run the command in the namespace of `one`.
+        // Linux 6.1 refuses the name of a new interface if an interface in the namespace of the
+        // command has this name, even if the new interface belongs to another namespace. Therefore
+        // run the command in the namespace of `one`.
         let near = ["ip", "-n", one.0, "link", "add", one.1];
         let far = ["type", "veth", "peer", "name", other.1, "netns", other.0];
         self.setup(&[&near[..], queues, &far, queues].concat())
@@ -315,8 +326,8 @@ impl Wire {
         format!("{}{letter}", self.id)
     }
 
-    /// Returns the directory for files of the test. All users may read it. The end of the wire
-    /// removes it.
+    /// Returns the directory for files of the test. All users may read the directory. When the wire
+    /// is dropped, the directory is removed.
     pub fn scratch(&self) -> &Path {
         &self.scratch
     }
@@ -338,9 +349,9 @@ impl Wire {
 
     /// Sets the kernel's congestion control in the server's and in the client's namespace.
     ///
-    /// A namespace may choose only an algorithm from the machine's list of allowed algorithms. The
-    /// function adds the algorithm to the list and restores the list afterwards. A lock excludes
-    /// other tests meanwhile.
+    /// A namespace may choose only an algorithm from the machine's list of allowed algorithms. If
+    /// the list lacks the algorithm, the function adds the algorithm and restores the list
+    /// afterwards. A lock keeps other tests from changing the list meanwhile.
     fn set_congestion(&self, algorithm: &str) -> Result<(), Stop> {
         const LOCK: &str = "/run/lock/tidelane-congestion.lock";
         const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
@@ -360,8 +371,9 @@ impl Wire {
         chosen
     }
 
-    /// Registers a resource with the guardian, which removes the resource at the end. The caller
-    /// makes the resource afterwards. `kind` is a word of `cleanup.sh`, such as `cgroup`.
+    /// Registers a resource with the guardian (cleanup process), which removes the resource at the
+    /// end of the wire. The caller makes the resource after the registration. `kind` is a word of
+    /// `cleanup.sh`, such as `cgroup`.
     pub fn register(&self, kind: &str, name: &str) -> Result<(), Stop> {
         Ok(self.guardian.borrow_mut().register(kind, name)?)
     }
@@ -374,8 +386,8 @@ impl Wire {
         Ok(!sockets.trim().is_empty())
     }
 
-    /// Counts the established kernel connections in the namespace of `side` whose local or peer
-    /// port is `port`.
+    /// Counts the kernel's established TCP sockets in the namespace of `side`. Counts only sockets
+    /// with `port` as the local or the peer port.
     pub fn kernel_connections(&self, side: Side, port: u16) -> Result<usize, Stop> {
         let space = self.namespace(side);
         let filter = format!("( sport = :{port} or dport = :{port} )");

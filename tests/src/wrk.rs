@@ -1,7 +1,7 @@
 //! The report of wrk, the HTTP load client.
 
 /// The numbers of a run of wrk. An optional field is `None` if wrk has not printed the number. wrk
-/// prints the latencies' distribution with `--latency` only.
+/// prints the percentiles of the latency only if it runs with `--latency`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct WrkReport {
     /// Requests per second.
@@ -17,8 +17,8 @@ pub struct WrkReport {
 }
 
 impl WrkReport {
-    /// Parses the output. The error is the line that reports failed requests, or says that the rate
-    /// is missing.
+    /// Parses the output of wrk. If a line reports failed requests, the error is this line. If the
+    /// output has no rate, the error says so.
     pub fn parse(output: &str) -> Result<Self, String> {
         let lines = || output.lines().map(str::trim);
         let is_failure = |line: &&str| line.contains("Socket errors") || line.contains("Non-2xx");
@@ -44,7 +44,7 @@ impl WrkReport {
     }
 }
 
-/// Parses a time with a unit of wrk: us, ms, s or m. Returns µs.
+/// Parses a time with a unit of wrk: us, ms, s or m (minutes). Returns the time in µs.
 fn microseconds(text: &str) -> Option<f64> {
     let units = [("us", 1.0), ("ms", 1e3), ("s", 1e6), ("m", 60e6)];
     let (number, unit) = units

@@ -1,5 +1,5 @@
-//! The session of a forked child (its connection to the service, the process `tidelaned`), and the
-//! migration of a TCP connection from one process to another.
+//! The session of a forked child with the service (the process `tidelaned`), and the migration of a
+//! TCP connection from one process to another.
 //!
 //! After `fork`, parent and child share the connections: both have descriptors of each connection.
 //! The payload of a connection is in the memory of only one of the processes. The request
@@ -23,13 +23,14 @@ use crate::{
 /// Largest number of repeated requests for a busy connection, whose bytes another process is
 /// reading or writing. The number is high, because the other process may be stopped for a while.
 const ATTEMPTS_MAX: u32 = 2_000;
-/// Time between two attempts to take a connection.
+/// Time between two requests for a busy connection.
 const PAUSE: Duration = Duration::from_micros(500);
 /// Binary logarithm of the smallest send buffer in bytes: one page.
 const TX_LOG2_MIN: u8 = 12;
 
-/// The session of a child, which its parent prepares before `fork`. The child has its share in the
-/// inherited connections until it drops this value or ends.
+/// The session of a child, which its parent prepares before `fork`. The child holds the inherited
+/// connections: a connection stays open as long as at least one process holds the connection. The
+/// child gives up its holds when the child drops this value or exits.
 #[derive(Debug)]
 pub struct ChildSession {
     /// The registration socket of the child.
@@ -39,8 +40,8 @@ pub struct ChildSession {
 }
 
 impl ChildSession {
-    /// Wraps the child's registration socket, and the listener that the parent has to leave to the
-    /// kernel.
+    /// Wraps the child's registration socket and, if there is one, the listener that the parent has
+    /// to leave to the kernel.
     pub(crate) fn new(
         (control, listener_left_to_kernel): (Control, Option<ListenerHandle>),
     ) -> Self {
@@ -51,7 +52,8 @@ impl ChildSession {
     }
 
     /// Returns a listener that the parent has to leave to the kernel from now on, because the
-    /// parent forks for each connection ([`tidelane_abi::not_accelerated::FORKS`]), or `None`.
+    /// parent forks for each connection ([`tidelane_abi::not_accelerated::FORKS`]). Returns `None`
+    /// if there is no such listener.
     pub fn listener_left_to_kernel(&self) -> Option<ListenerHandle> {
         self.listener_left_to_kernel
     }
@@ -61,12 +63,13 @@ impl ChildSession {
         self.control.socket().as_fd().as_raw_fd()
     }
 
-    /// Prepares the session of a child of this child.
+    /// Prepares the session of a child that this child is about to fork.
     pub fn inherit(&self) -> Result<ChildSession, Refusal> {
         self.control.inherit().map(ChildSession::new)
     }
 
-    /// Tells the service that this process closed a connection that it had inherited.
+    /// Tells the service that this process closed the inherited connection with the number
+    /// `connection`.
     pub fn release_connection(&self, connection: u64) {
         self.control.release_connection(connection);
     }

@@ -25,7 +25,7 @@ use tidelane_ring::{
 
 use crate::listener_handle::ListenerHandle;
 
-/// Longest wait for an answer of the service, after which the session ends.
+/// Longest wait for an answer of the service. If no answer arrives in this time, the session ends.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 /// Lowest number to which this crate moves its own descriptors, if RLIMIT_NOFILE permits. The lower
 /// numbers stay free, because programs may expect to get them in order.
@@ -36,7 +36,8 @@ const DESCRIPTOR_MIN: i32 = 768;
 pub enum RegisterError {
     /// No service listens at the path.
     NotRunning,
-    /// The layout of the shared memory (ABI) has different versions in this crate and the service.
+    /// The version of the shared memory's layout (ABI) in this crate differs from the version in
+    /// the service.
     VersionMismatch {
         /// Version of this crate.
         ours: u32,
@@ -68,8 +69,8 @@ impl NotAdmitted {
         self.why
     }
 
-    /// Tells the service that the kernel socket with this inode stays with the kernel, for
-    /// `tidelane ss`.
+    /// Tells the service that the kernel socket with this inode stays with the kernel, so that
+    /// `tidelane ss` can show the socket and the reason.
     pub fn report_not_accelerated(&self, inode: u64) {
         let mut request = new_message(message::REPORT_NOT_ACCELERATED);
         request.inode = inode;
@@ -106,7 +107,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Connects to the service.
+    /// Connects to the service whose registration socket is at `path`.
     pub(crate) fn connect(path: &Path) -> Result<Control, RegisterError> {
         let kind = SocketType::SEQPACKET;
         let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
@@ -126,8 +127,9 @@ impl Control {
         })
     }
 
-    /// Registers the program. The answer comes with the descriptors of the program's memory, of the
-    /// service page, and of the doorbells of the service's cores.
+    /// Registers the program. The answer comes with these descriptors: the memory that the program
+    /// shares with the service, the service page (routes and the state of the cores), and for each
+    /// core (polling thread of the service) the doorbell, an eventfd that wakes the core.
     pub(crate) fn register(&self, name: &str) -> Result<(Message, Vec<OwnedFd>), RegisterError> {
         let mut request = new_message(message::REGISTER);
         let len = name.floor_char_boundary(request.name.len() - 1);
@@ -136,14 +138,14 @@ impl Control {
         self.first_answer(message::REGISTERED)
     }
 
-    /// Returns an error unless the service answers and has the same ABI version.
+    /// Returns an error if the service does not answer, refuses, or has another ABI version.
     pub(crate) fn probe(&self) -> Result<(), RegisterError> {
         self.send_first(&new_message(message::PROBE))?;
         self.first_answer(message::PROBE).map(|_| ())
     }
 
     /// Sends the first message. Ignores that the service has hung up, because the program can still
-    /// receive the reason.
+    /// receive an answer that the service sent before: the reason of a refusal.
     fn send_first(&self, request: &Message) -> io::Result<()> {
         match send_message(self.socket.as_fd(), request, &[]) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -151,7 +153,8 @@ impl Control {
         }
     }
 
-    /// Receives the answer to the first message, from a service of any ABI version.
+    /// Receives the answer to the first message, from a service of any ABI version. `kind` is the
+    /// expected kind of answer.
     fn first_answer(&self, kind: u32) -> Result<(Message, Vec<OwnedFd>), RegisterError> {
         let mismatch = |theirs| RegisterError::VersionMismatch {
             ours: ABI_VERSION,
@@ -224,9 +227,9 @@ impl Control {
         Ok((answer, descriptors))
     }
 
-    /// Prepares the session of a child that is about to be forked, in which the child shares the
-    /// connections of this process. Returns the child's registration socket, and a listener that
-    /// this process has to leave to the kernel, if there is one.
+    /// Prepares the session of a child that this process is about to fork. In this session, the
+    /// child shares the connections of this process. Returns the child's registration socket and,
+    /// if there is one, a listener that this process has to leave to the kernel.
     pub(crate) fn inherit(&self) -> Result<(Control, Option<ListenerHandle>), Refusal> {
         let (answer, descriptors) = self.exchange(&new_message(message::INHERIT), &[])?;
         if answer.refusal != 0 {
@@ -243,8 +246,8 @@ impl Control {
         Ok((control, listener_left_to_kernel))
     }
 
-    /// Tells the service that this process has closed `connection`, which it had inherited over
-    /// `fork` and never used.
+    /// Tells the service that this process has closed the connection with the number `connection`,
+    /// which the process had inherited over `fork` and never used.
     pub(crate) fn release_connection(&self, connection: u64) {
         let mut request = new_message(message::RELEASE_CONNECTION);
         request.connection = connection;
@@ -261,7 +264,7 @@ impl Control {
         let _ = send_message(self.socket.as_fd(), request, &[]);
     }
 
-    /// Returns true if the service has not closed its end.
+    /// Returns true if the service has not closed its end of the socket.
     pub(crate) fn is_connected(&self) -> bool {
         let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         loop {
@@ -297,8 +300,8 @@ impl Refusal {
     }
 }
 
-/// Moves one of this crate's own descriptors to a high number. If no high number is free, the
-/// descriptor keeps its number.
+/// Moves one of this crate's own descriptors to a number of at least [`DESCRIPTOR_MIN`]. If this
+/// fails, the descriptor keeps its number.
 pub(crate) fn move_to_high_number(fd: impl Into<Descriptor>) -> Descriptor {
     let fd = fd.into();
     match rustix::io::fcntl_dupfd_cloexec(&fd, DESCRIPTOR_MIN) {

@@ -108,19 +108,21 @@ impl Addresses {
     }
 }
 
-/// The sockets that stay in the kernel instead of being accelerated.
+/// The sockets that stay with the kernel instead of being accelerated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exceptions {
-    /// True if all listeners stay in the kernel.
+    /// True if all listeners stay with the kernel.
     pub listeners: bool,
-    /// True if all connections that the program opens stay in the kernel.
+    /// True if all connections that the program opens stay with the kernel.
     pub connections: bool,
-    /// Ports. A listener stays in the kernel if its local port is one of these, and a connection if
-    /// its peer port is.
+    /// Ports. A listener stays with the kernel if its local port is one of these ports. A
+    /// connection that the program opens stays with the kernel if its peer port is one of these
+    /// ports.
     pub ports: Vec<Ports>,
-    /// Prefixes of addresses. A listener stays in the kernel if its local address has one of these
-    /// prefixes, and a connection if its peer address has. The wildcard address is compared like
-    /// any other address, so a listener at `0.0.0.0` does not match `10.0.0.0/8`.
+    /// Prefixes of addresses. A listener stays with the kernel if its local address has one of
+    /// these prefixes. A connection that the program opens stays with the kernel if its peer
+    /// address has one of these prefixes. The wildcard address is compared like any other address,
+    /// so a listener at `0.0.0.0` does not match `10.0.0.0/8`.
     pub addresses: Vec<Addresses>,
 }
 
@@ -131,7 +133,8 @@ impl Exceptions {
         self.listeners || self.matches(addr, port)
     }
 
-    /// Returns true if a connection to this peer address and port is left to the kernel.
+    /// Returns true if a connection that the program opens to this peer address and port is left to
+    /// the kernel.
     pub fn has_connection(&self, addr: &[u8; 16], port: u16) -> bool {
         self.connections || self.matches(addr, port)
     }

@@ -9,15 +9,17 @@
 //! Stream    one per connection, under the caller's lock: bytes and flags; `&mut self`
 //! ```
 //!
-//! A doorbell is an eventfd that wakes a sleeping thread. A change of a stream reaches the service
-//! in two steps. `context.submit(&mut stream)` queues an ADVANCE request for a changed stream, at
-//! most one per stream and flush. `context.flush()` publishes the queued requests, and rings the
-//! service's doorbell if the service sleeps.
+//! A doorbell is an eventfd that wakes a sleeping thread. A slot is the record of one connection in
+//! the shared memory. A change of a stream reaches the service in two steps.
+//! `context.submit(&mut stream)` queues an ADVANCE request for a changed stream, at most one per
+//! stream and flush. The request makes the service read the slot. `context.flush()` publishes the
+//! queued requests, and rings the doorbell of each sleeping core (polling thread of the service)
+//! that has a request.
 //!
-//! This crate trusts the service with the payload. A bug of the service must not corrupt the memory
-//! of the program, so this crate validates all values of the service that decide which memory is
-//! accessed. An invalid ring index is handled like the death of the service. Events with invalid
-//! slots and invalid positions of a stream are ignored.
+//! This crate trusts the service with the payload. However, a bug of the service must not corrupt
+//! the memory of the program. This crate therefore validates all values of the service that decide
+//! which memory is accessed. An invalid ring index is handled like the death of the service. An
+//! event with an invalid slot number is ignored, and so is an invalid stream position.
 #![forbid(unsafe_code)]
 
 mod child_session;

@@ -31,16 +31,16 @@ use crate::{
 pub struct Program {
     session: Arc<ClientSession>,
     /// True if the service's configuration accelerates connections within the host (loopback), and
-    /// this program is in the service's network namespace. The user's choice for this program takes
-    /// precedence.
+    /// this program is in the service's network namespace. A choice of the user for this program
+    /// (`tidelane run --loopback`) takes precedence.
     within_host: bool,
 }
 
 /// The parameters of [`Program::listen`].
 #[derive(Clone, Copy, Debug)]
 pub struct Listen {
-    /// The program's own number for the listener. The service returns the number in its answer.
-    /// Events carry the cookie of `Context::listener_join`.
+    /// The program's own number for the listener, which the service repeats in its answer. Events
+    /// carry the cookie of `Context::listener_join` instead.
     pub cookie: u64,
     /// Largest number of connections in the accept queue.
     pub backlog: u32,
@@ -94,8 +94,8 @@ impl Program {
         })
     }
 
-    /// Returns an error unless a service with the same ABI version listens at `socket_path` and
-    /// admits this program. Does not register the program.
+    /// Checks that a service with the same ABI version listens at `socket_path`, and that the
+    /// service admits this program. Returns an error otherwise. Does not register the program.
     pub fn probe(socket_path: &Path) -> Result<(), RegisterError> {
         let control = Control::connect(socket_path)?;
         control
@@ -103,8 +103,9 @@ impl Program {
             .map_err(|error| control.keep_if_not_admitted(error))
     }
 
-    /// Creates a session with a service in this process (simulator), over memory that both use. The
-    /// session has no registration socket, and calls `ring_service` instead of ringing a doorbell.
+    /// Creates a session with a service in this process (simulator), which uses the same `region`
+    /// and `page`. The session has no registration socket, and calls `ring_service` instead of
+    /// ringing a doorbell.
     pub fn in_memory(
         region: Arc<ProgramRegion>,
         page: Arc<ServicePageMap>,
@@ -118,8 +119,8 @@ impl Program {
     }
 
     /// Returns true if the service's configuration accelerates connections within the host
-    /// (loopback), and this program is in the service's network namespace. A choice that the user
-    /// made for this program takes precedence.
+    /// (loopback), and this program is in the service's network namespace. A choice of the user for
+    /// this program (`tidelane run --loopback`) takes precedence, and is left to the caller.
     pub fn wants_within_host(&self) -> bool {
         self.within_host
     }
@@ -148,8 +149,8 @@ impl Program {
 
     /// Returns true if the service is alive. Checks the registration socket with one system call.
     ///
-    /// Also returns false if this program has found an impossible index of the service in a ring.
-    /// Once false, the result stays false.
+    /// Returns false also for a living service if the session has ended, for example because the
+    /// service has written an impossible index to a ring. Once false, the result stays false.
     pub fn is_service_alive(&self) -> bool {
         let connected = self
             .session
@@ -224,8 +225,8 @@ impl Program {
         Context::new(session.clone(), id, doorbell).ok_or(Refusal::Limit(not_accelerated::LIMIT))
     }
 
-    /// Asks the service to listen at the address and port of the listening kernel socket `fd`, too.
-    /// Contexts then call `Context::listener_join` to get the listener's connections.
+    /// Asks the service to listen at the address and port of the kernel socket `fd`, which must be
+    /// listening. Contexts then call `Context::listener_join` to get the listener's connections.
     pub fn listen(&self, fd: BorrowedFd<'_>, listen: &Listen) -> Result<ListenerHandle, Refusal> {
         let mut request = new_message(message::LISTEN);
         request.options = listen.options;
@@ -235,9 +236,9 @@ impl Program {
         Ok(ListenerHandle(self.ask(&request, &[fd])?.listener))
     }
 
-    /// Gives up this program's hold of the service's listener. The listener ends with its last
-    /// hold. Afterwards, a bind to the port succeeds whenever it would succeed after the close of a
-    /// kernel listener.
+    /// Gives up this program's hold of the service's listener. After a `fork`, several programs may
+    /// hold the listener, which ends when no program holds it. After the end of the listener, a
+    /// `bind` to the port succeeds in the same cases as after the close of a kernel listener.
     pub fn unlisten(&self, listener: ListenerHandle) {
         let mut request = new_message(message::UNLISTEN);
         request.cookie = u64::from(listener.0);
@@ -265,8 +266,8 @@ impl Program {
         answer.port.try_into().map_err(|_| invalid())
     }
 
-    /// Tells the service why the kernel socket with this inode is not accelerated (one of
-    /// [`tidelane_abi::not_accelerated`]), for `tidelane ss`.
+    /// Tells the service why the kernel socket with this inode is not accelerated, so that
+    /// `tidelane ss` can show the reason. `reason` is one of [`tidelane_abi::not_accelerated`].
     pub fn report_not_accelerated(&self, inode: u64, reason: u32) {
         let mut request = new_message(message::REPORT_NOT_ACCELERATED);
         request.inode = inode;
@@ -288,8 +289,8 @@ impl Program {
         Ok(self.ask(&request, &[])?.tcp_info)
     }
 
-    /// Prepares the session of a child before `fork`, in which the child shares the connections of
-    /// this program.
+    /// Prepares the session of a child that this process is about to fork. In this session, the
+    /// child shares the connections of this program.
     pub fn inherit(&self) -> Result<ChildSession, Refusal> {
         let control = self.session.control.as_ref();
         control
@@ -298,17 +299,17 @@ impl Program {
             .map(ChildSession::new)
     }
 
-    /// Tells the service that this program closed a connection that it had inherited over `fork`
-    /// and never used.
+    /// Tells the service that this program closed the connection with the number `connection`,
+    /// which the program had inherited over `fork` and never used.
     pub fn release_connection(&self, connection: u64) {
         if let Some(control) = &self.session.control {
             control.release_connection(connection);
         }
     }
 
-    /// Migrates a connection from another process to `context` of this program. Returns the
-    /// connection's stream. This program must share the connection with the other process, because
-    /// of a `fork`.
+    /// Moves (migrates) the connection with the number `connection` from another process to the
+    /// memory of this program, and its events to `context`. Returns the connection's stream. This
+    /// process must share the connection with the other process after a `fork`.
     pub fn migrate_here(&self, connection: u64, context: u32) -> Result<Stream, Refusal> {
         let control = self.session.control.as_ref();
         let control = control.ok_or(Refusal::ServiceGone)?;
@@ -324,10 +325,10 @@ impl Program {
 
     /// Gives up the parent's session in a child after fork, without telling the service.
     ///
-    /// Replaces the registration socket and the service's doorbells by an unused eventfd. If the
-    /// session ever had a context, also replaces the shared memory by private zero memory, so that
-    /// a late access to a stream or context is harmless. A context closes its doorbell when the
-    /// context is dropped.
+    /// Makes the descriptors of the registration socket and of the service's doorbells refer to an
+    /// unused eventfd. If the session ever had a context, also replaces the shared memory by
+    /// private zero memory, so that a late access to a stream or context is harmless. A context
+    /// closes its doorbell when the context is dropped.
     pub fn abandon(&self) {
         self.session.set_gone();
         let Some(control) = &self.session.control else {
@@ -349,7 +350,8 @@ impl Program {
         }
     }
 
-    /// Sends a request and waits for its answer, unless the service is gone.
+    /// Sends a request and waits for the answer. If the service is known to be gone, sends nothing
+    /// and returns an error.
     fn ask(
         &self,
         request: &tidelane_abi::Message,
@@ -374,6 +376,7 @@ impl Program {
         answer
     }
 
+    /// Sends a request that has no answer. Sends nothing if the service is known to be gone.
     fn send(&self, request: &tidelane_abi::Message) {
         if let Some(control) = self
             .session
@@ -386,6 +389,7 @@ impl Program {
     }
 }
 
+/// Converts the error of mapping shared memory to the error of a registration.
 fn unmappable(error: MapError) -> RegisterError {
     match error {
         MapError::Layout(LayoutError::Version(theirs)) => RegisterError::VersionMismatch {

@@ -14,9 +14,11 @@ use crate::{client_event::ClientEvent, listener_handle::ListenerHandle, session:
 /// The format of the words in the table `Context::submitted`, which has one word per slot (the
 /// record of a connection in shared memory).
 pub(crate) mod submitted_bits {
-    /// Bit that is set if the slot was submitted since its send buffer was last trimmed.
+    /// Bit that is set when a changed stream of the slot is submitted, and cleared when
+    /// `Context::trim` has freed the stream's send buffer.
     pub const UNTRIMMED: u64 = 1 << 63;
-    /// Bits of the number of the flush for which the slot's ADVANCE was last queued.
+    /// Bits of the number of the flush for which the slot's ADVANCE request was last queued. The
+    /// request makes the service read the program's changes of the slot.
     pub const FLUSH: u64 = UNTRIMMED - 1;
 }
 
@@ -25,11 +27,15 @@ pub(crate) mod submitted_bits {
 pub(crate) struct Rings {
     /// Number of this set of four rings in the memory that program and service share.
     pub(crate) number: u32,
+    /// Requests about slots, in one word each.
     pub(crate) data_requests: DataRequestProducer,
+    /// Events of slots, in one word each: the slot has changed, or was released.
     pub(crate) data_events: DataEventConsumer,
+    /// Requests to open a connection, and to join or leave a listener.
     pub(crate) control_requests: ControlRequestProducer,
+    /// Events of new connections: the results of opens, and accepted connections.
     pub(crate) control_events: ControlEventConsumer,
-    /// Data requests that wait for room in the full ring, oldest first.
+    /// Data requests that wait for room in the ring `data_requests`, oldest first.
     pub(crate) queued: Vec<u64>,
 }
 

@@ -1,6 +1,6 @@
 //! A stream: the program's access to one connection whose TCP runs in the service (the process
-//! `tidelaned`). The positions are byte counts in the slot, the record of the connection in shared
-//! memory.
+//! `tidelaned`). The positions in the diagram count bytes. The slot, the connection's record in
+//! shared memory, contains the positions.
 //!
 //! ```text
 //!            tx_acked          tx_head               rx_read           rx_head
@@ -84,7 +84,8 @@ pub struct Stream {
     /// True if `Context::submit` has to tell the service about a change.
     due: bool,
 
-    /// The word of the slot's last ICMP error that `soft_error` has returned.
+    /// The slot's error word when the method `soft_error` last returned an error. A different word
+    /// in the slot is a new error.
     soft_error_seen: u32,
 
     /// Position up to which the program has read.
@@ -97,10 +98,10 @@ pub struct Stream {
     /// The service's word for the receive buffer, from which `rx_buffer` was decoded.
     rx_word: BufferWord,
     rx_buffer: Option<StreamBuffer>,
-    /// The word of the receive buffer that the stream last stored in `rx_buffer_seen`.
+    /// The word of the receive buffer that the stream last confirmed (slot field `rx_buffer_seen`).
     rx_word_seen: BufferWord,
-    /// True if the stream confirms a new receive buffer at once, so that the service frees the old
-    /// buffer. False if the caller confirms new buffers (module `in_place`).
+    /// True if the stream confirms each new receive buffer immediately, so that the service frees
+    /// the old buffer. False if the caller confirms new buffers (module `in_place`).
     confirms_rx: bool,
 
     /// Position up to which the program has written.
@@ -218,9 +219,9 @@ impl Stream {
         self.connection
     }
 
-    /// Marks the slot as busy, so that the service does not migrate the connection to another
-    /// process before `clear_busy`. Must be called before reads and writes of a connection that
-    /// several processes share after `fork` (SHARED). Returns false if the connection is migrated.
+    /// Marks the slot as busy: until `clear_busy`, the service does not migrate the connection to
+    /// another process. Must be called before reads and writes of a connection that several
+    /// processes share after `fork` (SHARED). Returns false if another process has the connection.
     pub fn set_busy(&self) -> bool {
         let view = self.shared.view();
         view.program().busy.store(1, SeqCst);
@@ -242,9 +243,9 @@ impl Stream {
         self.shared.view().program().busy.store(0, SeqCst);
     }
 
-    /// Drops the stream without closing the connection, which was migrated to another process and
-    /// then back to this process into another slot. The service has freed this slot, and uses none
-    /// of its buffers.
+    /// Drops the stream without closing the connection. The connection was migrated to another
+    /// process, and then back to another slot of this process. The service has freed the slot of
+    /// this stream, and uses none of the stream's buffers.
     pub fn forget(mut self) {
         let buffers = self.tx_buffer.take().into_iter();
         let outgrown = std::mem::take(&mut self.outgrown.buffers);
@@ -417,8 +418,8 @@ impl Stream {
         self.note_options();
     }
 
-    /// Announces changed option words by a new count in the flags. The caller has already stored
-    /// the words, so that the service sees the new words when it sees the new count.
+    /// Announces changed option words by incrementing the counter in the flags. The caller has
+    /// stored the words before, so a service that sees the new count also sees the new words.
     fn note_options(&mut self) {
         let count = self.flags.wrapping_add(program_flags::OPTIONS_ONE) & program_flags::OPTIONS;
         self.change_flags(self.flags & !program_flags::OPTIONS | count);
@@ -446,13 +447,13 @@ impl Stream {
     /// Closes the stream, with a RST if `abort` is true. The caller submits the stream once more
     /// after this call. `ClientEvent::Released` follows when the service no longer uses the slot.
     ///
-    /// `linger` is SO_LINGER in seconds, after which the service ends the connection. `None` means
-    /// that SO_LINGER is off.
+    /// `linger` is the SO_LINGER time in seconds. The service ends the connection after this time.
+    /// `None` means that SO_LINGER is off.
     pub fn close(&mut self, abort: bool, linger: Option<u32>) {
         if self.is_closed_by_us() {
             return;
         }
-        // Hand the buffers over before the service may release the slot.
+        // Pass the buffers to the session before the service may release the slot.
         if !self.trim() && !self.session.is_gone() {
             let present = self.tx_buffer.take();
             let outgrown = std::mem::take(&mut self.outgrown.buffers);

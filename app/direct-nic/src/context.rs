@@ -1,5 +1,6 @@
-//! [`NicContext`]: a direct context that claims the ports of its sockets. A claim reserves a port
-//! in the kernel, and makes the demux (an XDP program) steer the port's packets to the context.
+//! [`NicContext`]: a direct context (TCP and UDP in the program) that claims the ports of its
+//! sockets. A claim reserves a port in the kernel, and makes the demux (an XDP program) steer the
+//! port's packets to the context.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -17,15 +18,15 @@ use tidelane_wire::IpAddress;
 
 use crate::kernel::{Kernel, Transport};
 
-/// Number of claimed ports that a connect tries before it claims another port. Also the number of
-/// ports that a bind to port 0 tries.
+/// Largest number of claimed ports that a connect tries before it claims another port. Also the
+/// largest number of ports that a bind to UDP port 0 tries.
 const TRIES_MAX: usize = 16;
 
 /// A local address and port.
 type Local = (IpAddress, u16);
 
-/// A direct context (TCP and UDP in the program) on a queue of a NIC. The kernel grants the claims
-/// of ports, and resolves the link addresses of peers.
+/// A direct context on a queue of a NIC. The kernel grants the claims of ports, and resolves the
+/// link addresses of peers.
 ///
 /// Dropping a context resets its connections, and returns its ports to the kernel.
 pub struct NicContext<P: PacketIo, K: Kernel> {
@@ -70,8 +71,9 @@ impl<P: PacketIo, K: Kernel> NicContext<P, K> {
         &self.direct
     }
 
-    /// Returns the addresses of the context that a socket at `local` covers. A TCP listener at `::`
-    /// covers the addresses of both IP versions.
+    /// Returns the local addresses at which a socket that is bound to `local` receives packets. An
+    /// unspecified address stands for all addresses of its IP version. For a TCP listener, `::`
+    /// stands for the addresses of both IP versions.
     fn covered(&self, local: SocketAddr, transport: Transport) -> io::Result<Vec<IpAddress>> {
         let address = IpAddress::from(local.ip());
         let is_dual = transport == Transport::Tcp && address == IpAddress::UNSPECIFIED_V6;
@@ -149,8 +151,8 @@ impl<P: PacketIo, K: Kernel> NicContext<P, K> {
         }
     }
 
-    /// Returns a claimed port of `address` that is free for a connection to `peer`. Claims a
-    /// further port if none of the next [`TRIES_MAX`] claimed ports qualifies.
+    /// Returns a claimed port of `address` that is free for a connection to `peer`. If none of the
+    /// next [`TRIES_MAX`] claimed ports is suitable, claims a further port.
     fn outgoing_port(&mut self, address: IpAddress, peer: SocketAddr) -> io::Result<u16> {
         let count = self.outgoing.len();
         for tries in 0..count.min(TRIES_MAX) {
@@ -175,7 +177,8 @@ impl<P: PacketIo, K: Kernel> NicContext<P, K> {
         }
     }
 
-    /// Returns port `at` of `outgoing` if it belongs to `address` and is free for `peer`.
+    /// Returns the port with the index `at` in `outgoing`, if the port is claimed at `address` and
+    /// is free for a connection to `peer`.
     fn free_outgoing(&mut self, at: usize, address: IpAddress, peer: SocketAddr) -> Option<u16> {
         let (local, port) = self.outgoing[at];
         (local == address && self.direct.is_port_free(port, peer)).then_some(port)
@@ -236,8 +239,8 @@ impl<P: PacketIo, K: Kernel> Context for NicContext<P, K> {
     }
 
     /// Queues a datagram. If the peer has not recently sent a datagram to the socket, looks up the
-    /// route and the neighbour, and waits for up to 200 ms if the kernel has to resolve the
-    /// neighbour. The event SEND_FAILED reports a peer that cannot be reached.
+    /// route and the neighbour first. If the kernel has to resolve the neighbour, the call waits
+    /// for up to 200 ms. The event SEND_FAILED reports a peer that cannot be reached.
     fn send_to(
         &mut self,
         descriptor: Descriptor,

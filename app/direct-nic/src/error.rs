@@ -1,5 +1,6 @@
-//! Errors of opening a context, of claiming ports and of looking up peers. Each text gives the
-//! reason, and usually a remedy.
+//! Errors of a context on a NIC queue (a TCP/IP stack in the program): errors of opening the
+//! context, of claiming ports and of looking up peers. The text of each error gives the reason, and
+//! usually a remedy.
 
 use std::{error, fmt, io, net::IpAddr};
 
@@ -12,17 +13,18 @@ use tidelane_steering::SteeringError;
 pub enum NicError {
     /// No interface has this name.
     NoInterface(String),
-    /// The interface is not supported. The text gives the reason, and usually a remedy.
+    /// The interface is not supported. The `String` gives the reason, and usually a remedy.
     NotServed(String),
     /// The interface is down.
     Down(String),
-    /// The interface has no address.
+    /// The options name no address, and the interface has no address other than IPv6 link-local
+    /// addresses.
     NoAddress(String),
-    /// The interface does not have this address.
+    /// The options name this address, but the interface does not have the address.
     ForeignAddress(String, IpAddr),
-    /// The interface has several queues (this number), and the options name no queue.
+    /// The interface has this number of queues, and the options name no queue.
     SeveralQueues(String, u32),
-    /// The MTU of the interface exceeds the frames of the context.
+    /// The packets of the interface may be longer than a frame of the context can hold.
     LongPackets {
         /// The interface.
         interface: String,
@@ -33,15 +35,15 @@ pub enum NicError {
     },
     /// The AF_XDP socket of the queue cannot be opened.
     Queue(XdpError),
-    /// The demux (an XDP program) cannot be attached, does not take the AF_XDP socket, or does not
-    /// take a claim, which steers the packets of a port to the context.
+    /// The demux (an XDP program) cannot be attached, or refuses the AF_XDP socket or a claim. A
+    /// claim makes the demux steer the packets of a port to the context.
     Demux(SteeringError),
     /// A kernel socket uses the port.
     PortInUse(IpAddr, u16),
     /// The kernel has no route to the peer over the interface.
     NoRoute(String, IpAddr),
-    /// The next hop with this address has not answered ARP requests or neighbour solicitations in
-    /// time.
+    /// The link address of the next hop with this IP address is unknown. The next hop has not yet
+    /// answered the ARP request or neighbour solicitation.
     NoNeighbour(String, IpAddr),
 }
 

@@ -1,6 +1,7 @@
-//! [`Interface`]: the kernel's part of a context on a NIC queue. Attaches the demux (an XDP
-//! program), claims ports, and looks up routes and neighbours. A claim reserves a port in the
-//! kernel, and makes the demux steer the port's packets to the context.
+//! [`Interface`]: the calls to the kernel that a context on a NIC queue needs. A context is a
+//! TCP/IP stack in the program. An [`Interface`] attaches the demux (an XDP program), claims ports,
+//! and looks up routes and neighbours. A claim reserves a port in the kernel, and makes the demux
+//! steer the port's packets to the context.
 
 use std::{
     collections::BTreeMap,
@@ -29,24 +30,25 @@ use crate::{
     options::{NicOptions, RING_FRAMES},
 };
 
-/// Limit of the wait for the kernel to resolve a neighbour. A local neighbour answers in less than
-/// a millisecond. A context serves no connection during the wait, so the limit is shorter than the
-/// second after which the kernel repeats an ARP request.
+/// Longest wait for the kernel to resolve a neighbour. A local neighbour answers in less than a
+/// millisecond. The kernel repeats an ARP request after 1 s. The limit is shorter, because a
+/// context serves no connection during the wait.
 const RESOLVE_MAX: Duration = Duration::from_millis(200);
-/// Time after a failed wait in which further look-ups of neighbours do not wait.
+/// Length of the period after a failed wait in which look-ups of unknown neighbours fail without a
+/// wait.
 const IMPATIENCE: Duration = Duration::from_secs(1);
 
-/// Limits the waits for neighbours, so that connects to many dead hosts do not block the context's
-/// connections. After a failed wait, connects to unknown neighbours fail at once for a while. The
-/// kernel still resolves the addresses, so that a later connect can succeed.
+/// Limits the waits for neighbours, so that look-ups of many dead hosts do not block the context's
+/// connections. During [`IMPATIENCE`] after a failed wait, a look-up of an unknown neighbour fails
+/// without a wait. The kernel still resolves the link address, so that a later look-up can succeed.
 #[derive(Debug, Default)]
 struct Patience {
-    /// End of the last failed wait.
+    /// Time at which the most recent failed wait ended. `None` before the first failed wait.
     failed_at: Option<Instant>,
 }
 
 impl Patience {
-    /// Returns the time for which a connect may wait.
+    /// Returns the longest time for which a look-up that begins at `now` may wait.
     fn limit(&self, now: Instant) -> Duration {
         let is_over = |at: Instant| now.saturating_duration_since(at) >= IMPATIENCE;
         match self.failed_at.is_none_or(is_over) {
@@ -55,8 +57,8 @@ impl Patience {
         }
     }
 
-    /// Records a failed wait with the time limit `limit`. Ignores a limit of zero, because nothing
-    /// has waited.
+    /// Records that a wait with the time limit `limit` has failed at `now`. Does nothing if `limit`
+    /// is zero, because there was no wait.
     fn on_failure(&mut self, now: Instant, limit: Duration) {
         if !limit.is_zero() {
             self.failed_at = Some(now);
@@ -99,8 +101,8 @@ impl Interface {
         let demux = Demux::load_and_attach_as(link.ifindex, queues, Buffers::One, request);
         let mut demux = demux.map_err(NicError::Demux)?;
         if demux.mode() == AttachMode::Generic {
-            // A generic XDP program runs before the kernel completes offloaded checksums. In
-            // zero-copy mode, drivers deliver frames only to a native XDP program.
+            // In zero-copy mode, drivers deliver frames only to a native XDP program. A generic XDP
+            // program runs before the kernel completes offloaded checksums.
             config.prefer_zero_copy = false;
             config.rx_checksum_may_be_partial = true;
         }
@@ -130,7 +132,8 @@ impl Interface {
         Ok(options_for(&self.link, &self.addresses, options, secret)?)
     }
 
-    /// Returns the next hop to `peer`, if the route leads over this interface.
+    /// Returns the IP address of the next hop to `peer`: the gateway of the route, or `peer` itself
+    /// if the route has no gateway. Fails if no route to `peer` leads over this interface.
     fn route(&self, peer: IpAddr) -> Result<IpAddress, NicError> {
         let peer_address = IpAddress::from(peer);
         let route = self.tables.route_lookup(&peer_address.0);
@@ -166,7 +169,7 @@ impl Interface {
         let socket = self.tables.fd();
         match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&limit)) {
             Ok(_) => Ok(()),
-            // A signal ends only this wait.
+            // A signal ends the wait early. The caller then waits again until the deadline.
             Err(rustix::io::Errno::INTR) => {
                 thread::yield_now();
                 Ok(())
@@ -177,7 +180,7 @@ impl Interface {
 }
 
 impl Drop for Interface {
-    /// Removes all claims, because a child process after `fork` may keep the demux attached.
+    /// Removes all claims, because a forked child of this process may keep the demux attached.
     fn drop(&mut self) {
         for (addr, transport, port) in self.reservations.keys() {
             let _ = self.demux.unclaim(&claim_of(*addr, *transport, *port));
@@ -205,7 +208,8 @@ impl Kernel for Interface {
     }
 
     fn release(&mut self, addr: IpAddress, transport: Transport, port: u16) {
-        // If the removal fails, the context still answers the segments of a TCP port by RST.
+        // If the removal fails, the demux still steers the port's packets to the context, which
+        // answers the segments of a TCP port by RST.
         let _ = self.demux.unclaim(&claim_of(addr, transport, port));
         self.reservations.remove(&(addr, transport, port));
     }
@@ -261,8 +265,8 @@ fn usable_link(tables: &KernelTables, name: &str) -> Result<LinkRecord, NicError
     }
 }
 
-/// Returns the addresses of a context: `wanted`, or by default all addresses of the link except
-/// IPv6 link-local addresses.
+/// Returns the addresses of a context: `wanted`, or all addresses of the link except IPv6
+/// link-local addresses if `wanted` is empty.
 fn addresses_of(
     tables: &KernelTables,
     link: &LinkRecord,
@@ -333,8 +337,8 @@ fn options_for(
 mod tests {
     use super::*;
 
-    /// Returns the error of an open. The open fails before it needs a privilege, because reading
-    /// the kernel's tables needs none.
+    /// Returns the error of [`Interface::open`]. The test needs no privilege: reading the kernel's
+    /// tables needs none, and the call fails before it needs one.
     fn error_of(options: &NicOptions) -> io::Error {
         match Interface::open(options) {
             Ok(_) => panic!("{options:?} is possible"),
@@ -357,7 +361,7 @@ mod tests {
         let start = Instant::now();
         let mut patience = Patience::default();
         let (mut now, mut waited) = (start, Duration::ZERO);
-        // Connects to many dead hosts in sequence.
+        // Look up many dead hosts in sequence.
         for _ in 0..100_000 {
             let limit = patience.limit(now);
             now += limit + Duration::from_micros(100);
@@ -366,7 +370,7 @@ mod tests {
         }
         let share = waited.as_secs_f64() / (now - start).as_secs_f64();
         assert!((0.1..0.2).contains(&share), "{share}");
-        // After a while, a connect waits again.
+        // After `IMPATIENCE`, a look-up may wait again.
         assert_eq!(patience.limit(now + IMPATIENCE), RESOLVE_MAX);
     }
 

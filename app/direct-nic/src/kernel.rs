@@ -1,4 +1,5 @@
-//! [`Kernel`]: the kernel services that a context on a NIC queue needs, as a trait.
+//! [`Kernel`]: a trait with the calls to the kernel that a context on a NIC queue needs. A context
+//! is a TCP/IP stack in the program.
 
 use std::{io, net::IpAddr};
 
@@ -14,10 +15,11 @@ pub enum Transport {
 }
 
 /// Grants claims of ports, and resolves link addresses. A claim reserves a port in the kernel, and
-/// steers the port's packets to the context. Tests implement a fake kernel.
+/// makes the demux (an XDP program) steer the port's packets to the context. Tests implement a fake
+/// kernel.
 pub trait Kernel {
-    /// Reserves a port of `addr` in the kernel, and steers the port's packets to the context. If
-    /// `port` is zero, the kernel selects a port. Returns the port.
+    /// Claims a port at the local address `addr`. If `port` is zero, the kernel selects a port.
+    /// Returns the claimed port.
     ///
     /// # Errors
     ///
@@ -25,7 +27,7 @@ pub trait Kernel {
     /// demux.
     fn claim(&mut self, addr: IpAddress, transport: Transport, port: u16) -> io::Result<u16>;
 
-    /// Removes the reservation and the steering of a port.
+    /// Ends the claim of a port: removes the reservation in the kernel and the steering.
     fn release(&mut self, addr: IpAddress, transport: Transport, port: u16);
 
     /// Returns the link address of the next hop to `peer`. The call may wait for up to 200 ms while
@@ -34,6 +36,6 @@ pub trait Kernel {
     /// # Errors
     ///
     /// `NetworkUnreachable` if no route to `peer` leads over the interface. `HostUnreachable` if
-    /// the next hop does not answer in time.
+    /// the link address is still unknown when the call ends its wait.
     fn next_hop(&mut self, peer: IpAddr) -> io::Result<MacAddress>;
 }

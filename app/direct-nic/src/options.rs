@@ -1,5 +1,5 @@
-//! Parameters of a context on a NIC queue. A context is a TCP/IP stack in the program, which sends
-//! and receives on the queue without kernel sockets.
+//! Parameters of a context on a NIC queue. A context is a TCP/IP stack in the program. The context
+//! sends and receives on the queue without kernel sockets.
 
 use std::net::IpAddr;
 
@@ -24,13 +24,14 @@ pub struct NicOptions {
     /// Largest number of buffers that one connection or UDP socket may hold for sending. Buffers
     /// that are sent and not yet acknowledged are included.
     pub send_queue_max: usize,
-    /// Options of all connections, in place of `setsockopt`: there are no kernel sockets. By
-    /// default, segments are sent without delay (TCP_NODELAY).
+    /// Options of all connections. The program cannot use `setsockopt`, because the connections
+    /// have no kernel sockets. By default, segments are sent without delay (TCP_NODELAY).
     pub tcp: SocketOptions,
 }
 
 impl NicOptions {
-    /// Largest number of buffers: 32,768 minus the frames of the rings.
+    /// Largest number of buffers. The buffers and the frames in the rings of the queue are together
+    /// at most 32,768.
     pub const BUFFERS_MAX: u32 = (1 << 15) - 2 * RING_FRAMES;
 
     /// Returns the parameters of a context with 8,192 buffers on the only queue of `interface`.
@@ -49,5 +50,6 @@ impl NicOptions {
     }
 }
 
-/// Number of frames in the rings of each direction.
+/// Number of frames in the receive rings of the queue, and also number of frames in its transmit
+/// rings.
 pub(crate) const RING_FRAMES: u32 = 2048;

@@ -1,5 +1,6 @@
-//! Tests of the TCP and UDP ports that a [`NicContext`] claims, on a link in memory and with a fake
-//! kernel. A claim reserves a port in the kernel, and steers the port's packets to the context.
+//! Tests of how a [`NicContext`], the TCP and UDP stack within a program, claims ports. The tests
+//! use a link in memory and a fake kernel. A claim reserves a port in the kernel, and steers the
+//! port's packets to the context.
 
 use std::{
     cell::{Cell, RefCell},
@@ -121,7 +122,8 @@ impl<P> TimeSource<P> for VirtualClock {
     }
 }
 
-/// One end of the link: a context, its ready list, and the state of its fake kernel.
+/// One end of the link: a context, the ready list (the events of the last `sync`), and the state of
+/// the context's fake kernel.
 struct End {
     context: NicContext<MemPort, FakeKernel>,
     list: ReadyList,
@@ -142,7 +144,7 @@ impl End {
         found.next().map(|entry| entry.descriptor)
     }
 
-    /// Returns the claimed TCP ports.
+    /// Returns the claims of TCP ports: addresses and ports.
     fn claims(&self) -> Vec<(IpAddress, u16)> {
         self.kernel.borrow().claims.iter().copied().collect()
     }
@@ -203,7 +205,8 @@ fn connect(ends: &mut [End; 2]) -> (Descriptor, Descriptor) {
     panic!("no connection");
 }
 
-/// Sends `data` from one end, and asserts that the other end receives it.
+/// Sends 1,000 bytes from the end with the index `from`, and asserts that the other end receives
+/// these bytes.
 fn transfer(ends: &mut [End; 2], from: usize, (sender, receiver): (Descriptor, Descriptor)) {
     let data: Vec<u8> = (0..1000_u32).map(|at| (at * 31 % 251) as u8).collect();
     let mut buffer = ends[from].context.allocate(sender).expect("a buffer");
@@ -245,7 +248,7 @@ fn close(ends: &mut [End; 2], (client, accepted): (Descriptor, Descriptor)) {
 }
 
 /// A listener claims its port, and a connect claims a port that the kernel selects. Later connects
-/// reuse the port after its connection has ended. The end of a context drops its kernel, which
+/// reuse the port after its connection has ended. Dropping a context drops its [`Kernel`], which
 /// holds the claims.
 #[test]
 fn ports_are_claimed_once() {
@@ -291,8 +294,9 @@ fn the_end_of_a_context_resets_its_connections() {
     panic!("no reset arrives");
 }
 
-/// Concurrent connections to one peer use different local ports. If the kernel refuses a further
-/// claim, a connect fails. A later connect reuses the port of a connection that has ended.
+/// Concurrent connections to one peer use different local ports. If no claimed port is free and the
+/// kernel refuses a further claim, a connect fails. A later connect reuses the port of a connection
+/// that has ended.
 #[test]
 fn opens_beyond_the_ports_fail_until_a_port_is_free() {
     let mut ends = pair(&[]);
@@ -304,7 +308,7 @@ fn opens_beyond_the_ports_fail_until_a_port_is_free() {
         let refused = ends[0].context.connect(server(80)).expect_err("no port");
         assert_eq!(refused.kind(), io::ErrorKind::QuotaExceeded);
     }
-    // A connection to another port of the peer can use the same local ports.
+    // A connection to another port of the peer can use one of the claimed local ports.
     let other = ends[0].context.connect(server(81)).expect("another port");
     ends[0].context.abort(other);
     for at in [3, 30, 0] {
@@ -426,7 +430,8 @@ fn a_udp_socket_claims_its_port() {
     assert_eq!(ends[1].claims(), [(server_address, 53)]);
 }
 
-/// A datagram to an unreachable peer fails. The socket can still send to a reachable peer.
+/// A datagram to an unreachable peer fails. When the peer has become reachable, the socket can send
+/// to the peer.
 #[test]
 fn a_datagram_to_an_unreachable_peer_fails() {
     let mut ends = pair(&[]);

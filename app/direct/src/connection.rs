@@ -1,5 +1,5 @@
-//! [`Connection`]: the state that a context (the sockets of one thread) keeps for a TCP connection.
-//! The engine keeps the TCP state itself.
+//! [`Connection`]: the state that a context (the sockets of one thread) keeps for a TCP connection,
+//! such as buffers and pending events. The engine, which runs TCP, keeps the state of the protocol.
 
 use tidelane_engine::CloseCause;
 use tidelane_rings::{Cause, Descriptor};
@@ -10,29 +10,33 @@ use crate::{receive_chain::ReceiveChain, send_chain::SendChain};
 /// How the program has ended a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// Send all queued data and then a FIN, or a RST if received data is unread.
+    /// Send all queued data and then a FIN. If received data has not reached a ready list, reset
+    /// the connection instead.
     Close,
-    /// Reset the connection at once.
+    /// Reset the connection, without waiting until the queued data is sent.
     Abort,
 }
 
 /// The context's state of one connection: headers, the buffers of both directions, the program's
-/// pending calls, and the events that the next ready list must report.
+/// pending calls, and the events that the next ready list must report. A ready list is the result
+/// of one call by which the program receives.
 #[derive(Debug)]
 pub struct Connection {
     /// Ethernet and IP headers of the connection's segments.
     pub template: HeaderTemplate,
-    /// The program's descriptor. `None` before the accept and after the close.
+    /// The program's descriptor. `None` before the program has accepted the connection, and after
+    /// the program has closed or aborted the connection.
     pub descriptor: Option<Descriptor>,
-    /// Received data that the program has not taken.
+    /// Received data that no ready list has passed to the program.
     pub rx: ReceiveChain,
-    /// Data that the peer has not acknowledged.
+    /// Data to send: queued data, and sent data that the peer has not acknowledged.
     pub tx: SendChain,
-    /// Close or abort by the program, if any.
+    /// How the program has ended the connection. `None` before the program closes or aborts the
+    /// connection.
     pub ending: Option<Ending>,
     /// Cause of the end of the connection. `None` before the end.
     pub cause: Option<CloseCause>,
-    /// True if the connection is in the list of connections with events.
+    /// True if the connection is in `Io::ready`, the list of connections with events to report.
     pub is_ready: bool,
     /// True if the connection is in `Cycle::dirty`: the program's calls are not yet applied to the
     /// engine.
@@ -42,9 +46,9 @@ pub struct Connection {
     /// True if a buffer was refused because the send queue was full. A ready list must then report
     /// WRITABLE when the send queue has room.
     pub owes_writable: bool,
-    /// True if the next list must report END: the peer has sent a FIN.
+    /// True if the next ready list must report END: the peer has sent a FIN.
     pub owes_end: bool,
-    /// True if the next list must report CLOSED.
+    /// True if the next ready list must report CLOSED.
     pub owes_closed: bool,
     /// True while the program has paused receiving.
     pub is_paused: bool,
@@ -73,13 +77,15 @@ impl Connection {
         }
     }
 
-    /// Returns true if the program may queue data, before or after the connection is established.
+    /// Returns true if the program may queue data. The connection need not be established. Returns
+    /// false if the program has closed the sending direction, has closed or aborted the connection,
+    /// or if the connection is over.
     pub fn can_queue(&self) -> bool {
         !self.is_shut_down && self.ending.is_none() && self.cause.is_none()
     }
 
-    /// Returns true if received data cannot be reported now, because the program has paused or not
-    /// yet accepted the connection.
+    /// Returns true if received data cannot be reported now, because the program has paused the
+    /// connection or has no descriptor of the connection (before the accept and after the close).
     pub fn is_waiting(&self) -> bool {
         self.is_paused || self.descriptor.is_none()
     }

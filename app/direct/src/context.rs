@@ -46,7 +46,9 @@ const HEADROOM: u32 = HEADERS_LEN_MAX as u32;
 /// Dropping a context resets its connections.
 pub struct DirectContext<P: PacketIo> {
     cycle: Cycle<P>,
+    /// Chooses the local ports of connections and UDP sockets.
     ephemeral_ports: EphemeralPorts,
+    /// Options of all connections.
     options: SocketOptions,
 }
 
@@ -96,7 +98,7 @@ impl<P: PacketIo> DirectContext<P> {
 
     /// Sets the link address `mac` of the next hop for the IP address `addr`. The next hop is a
     /// neighbour, or the router to `addr`. A peer that sends first needs no entry, because answers
-    /// without an entry go to the source address of the peer's frame.
+    /// without an entry go to the source link address of the peer's frame.
     pub fn set_neighbour(&mut self, addr: IpAddress, mac: MacAddress) {
         self.cycle.io.link.set_neighbour(addr, mac);
     }
@@ -125,7 +127,8 @@ impl<P: PacketIo> DirectContext<P> {
         let link = &mut self.cycle.io.link;
         let before = link.replace_neighbour(peer.addr, Some(next_hop));
         let opened = self.open_connection(Endpoint::new(local, port), peer);
-        // The connection has copied the link address to its header template.
+        // Restore the previous entry: the connection has copied the link address to its header
+        // template.
         let link = &mut self.cycle.io.link;
         link.replace_neighbour(peer.addr, before);
         opened
@@ -144,9 +147,10 @@ impl<P: PacketIo> DirectContext<P> {
     }
 
     /// Queues a datagram as [`Context::send_to`] does. `next_hop` is the link address of the next
-    /// hop to `peer`. If `peer` is a recent sender to the socket, the datagram goes to the source
-    /// link address of the sender's frame instead. An address that [`Self::set_neighbour`] has set
-    /// for `peer` has precedence over both.
+    /// hop to `peer`, or `None` if the caller does not know the address. If `peer` has recently
+    /// sent a datagram to the socket, the datagram goes to the source link address of the peer's
+    /// frame instead. An address that [`Self::set_neighbour`] has set for `peer` has precedence
+    /// over both.
     ///
     /// # Errors
     ///
@@ -182,8 +186,8 @@ impl<P: PacketIo> DirectContext<P> {
         Err(SendError { buffer, refusal })
     }
 
-    /// Returns true if `peer` is a recent sender to the UDP socket, which therefore knows the link
-    /// address for answers.
+    /// Returns true if `peer` has recently sent a datagram to the UDP socket, so that the socket
+    /// knows the link address for answers to `peer`.
     pub fn knows_sender(&mut self, descriptor: Descriptor, peer: IpAddr) -> bool {
         let id = self.cycle.descriptors.datagram_socket(descriptor);
         let socket = id.and_then(|id| self.cycle.io.datagrams.get_mut(id));
@@ -264,8 +268,8 @@ impl<P: PacketIo> DirectContext<P> {
             .info(self.cycle.descriptors.flow(descriptor)?)
     }
 
-    /// Returns the TCP state of all connections, including those that the program has closed or not
-    /// yet accepted, but without connections in TIME-WAIT.
+    /// Returns the TCP state of each connection. Connections that the program has closed or has not
+    /// yet accepted are included. Connections in TIME-WAIT are not included.
     pub fn flows(&self) -> impl Iterator<Item = FlowInfo> {
         let engine = &self.cycle.engine;
         engine.flows().filter_map(|flow| engine.info(flow))

@@ -1,12 +1,13 @@
-//! Counters of a [`DirectContext`](crate::DirectContext).
+//! Counters of a [`DirectContext`](crate::DirectContext), which has the TCP and UDP sockets of one
+//! thread.
 
 /// Counters of a [`DirectContext`](crate::DirectContext). The counters report the copies of
 /// payloads between the program's buffers and the frames of the port (the packet interface of the
 /// context), the payloads that moved without a copy, and the waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectCounters {
-    /// Number of copies of received payloads to a buffer. A payload counts once for each buffer
-    /// that receives a part of it, and again for each copy that joins small buffers.
+    /// Number of copies of received payloads to buffers. A payload counts once for each buffer that
+    /// receives a part of the payload, and again for each copy that joins small buffers.
     pub rx_copies: u64,
     /// Number of received payloads that needed no copy, because the context exchanged their frame
     /// for a free buffer. The frame then serves as the buffer.

@@ -1,5 +1,5 @@
-//! [`Cycle`] does the work when the program calls a context. A context has the sockets of one
-//! thread. A cycle receives frames, runs TCP, reports events to the program, and sends.
+//! [`Cycle`] does the work of a context (the sockets of one thread) when the program calls the
+//! context: receives frames, runs TCP, reports events to the program, and sends.
 
 use std::{collections::HashMap, io, time};
 
@@ -15,15 +15,16 @@ use crate::{
     time::TimeSource,
 };
 
-/// Limit of a wait while a segment or datagram waits for a free frame, or while the port (the
-/// packet interface) has frames to send. A wait ends when packets arrive, but not when a frame
-/// becomes free or can be sent.
+/// Longest wait of the context for packets while a segment or datagram needs a free frame, or while
+/// the port (the packet interface) has frames to send. The wait ends when packets arrive, but not
+/// when a frame becomes free or can be sent.
 const BLOCKED_WAIT: time::Duration = time::Duration::from_millis(1);
-/// Limit of the bursts in one cycle, so that a call returns while frames keep arriving.
+/// Largest number of bursts that the context receives before it checks timers and may return, so
+/// that a call returns even if frames keep arriving.
 const BURSTS_MAX: usize = 16;
 
-/// The state of a context, with which its calls work: the engine, which runs TCP, the port, which
-/// moves frames, and the sockets of the program.
+/// The state of a context: the engine (which runs TCP), the port (which moves frames), and the
+/// sockets of the program.
 pub struct Cycle<P: PacketIo> {
     pub engine: Engine,
     pub io: Io<P>,
@@ -39,7 +40,7 @@ pub struct Cycle<P: PacketIo> {
     /// Connections on which the program has called send, shutdown, close or abort since the last
     /// [`Self::transmit`].
     pub dirty: Vec<FlowId>,
-    /// Limit of the buffers of one descriptor that are queued or unacknowledged.
+    /// Largest number of buffers of one descriptor that may be queued or unacknowledged.
     pub send_queue_max: usize,
 }
 
@@ -71,13 +72,14 @@ impl<P: PacketIo> Cycle<P> {
         if ending == Some(Ending::Abort) {
             return self.engine.abort(self.now, flow, &mut self.io);
         }
-        // The advance fails only if the connection is over. The event CLOSED reports the end.
+        // `tx_advance` fails only if the connection is over. The event CLOSED reports the end.
         let _ = self.engine.tx_advance(flow, head);
         let state = self.engine.flow(flow).map(FlowState::state);
         if ending == Some(Ending::Close) {
             if state == Some(State::SynSent) && head > 0 {
                 // In SYN-SENT, a close would delete the connection (RFC 9293 §3.10.4) and lose the
-                // queued data. `report_connection` closes the connection once it is established.
+                // queued data. `report_connection` does the close after the connection is
+                // established.
                 return;
             }
             self.engine.close(self.now, flow, &mut self.io);
@@ -131,7 +133,8 @@ impl<P: PacketIo> Cycle<P> {
         }
     }
 
-    /// Receives the arrived frames in bursts. Returns true if a frame has arrived.
+    /// Receives the arrived frames in at most [`BURSTS_MAX`] bursts. Returns true if a frame has
+    /// arrived.
     fn receive_bursts(&mut self, list: &mut ReadyList) -> bool {
         for at in 0..BURSTS_MAX {
             let count = self.input.receive(self.now, &mut self.engine, &mut self.io);
@@ -144,8 +147,9 @@ impl<P: PacketIo> Cycle<P> {
         true
     }
 
-    /// Returns the time until `deadline` or the next timer, whichever is earlier, or `None` if
-    /// there is neither. While frames cannot be sent, returns at most [`BLOCKED_WAIT`].
+    /// Returns the limit of a wait: the time until `deadline` or until the next timer, whichever is
+    /// earlier. While data or frames wait to be sent, the limit is at most [`BLOCKED_WAIT`].
+    /// Returns `None` if there is no limit.
     fn wait_limit(&mut self, deadline: Option<Instant>) -> Option<time::Duration> {
         let timer = self.engine.next_timeout();
         let until = deadline.into_iter().chain(timer).min();
@@ -181,7 +185,7 @@ impl<P: PacketIo> Cycle<P> {
         }
         self.listeners_to_accept = listeners;
         self.io.datagrams.report(list, self.send_queue_max);
-        // Reporting events of a connection marks no other connection as ready, so `count` is final.
+        // A connection that becomes ready during the loop stays in the list for the next report.
         let count = self.io.ready_len();
         for at in 0..count {
             self.report_connection(self.io.ready_at(at), list);
@@ -230,8 +234,8 @@ impl<P: PacketIo> Cycle<P> {
             if has_room && std::mem::take(&mut connection.owes_writable) {
                 list.add_events(descriptor, Events::WRITABLE);
             }
-            // On a closed connection, WRITABLE never comes. Report CLOSED to the program even if
-            // the connection is paused.
+            // If the connection is over, a program that waits for WRITABLE would wait forever. In
+            // this case, report CLOSED even if the connection is paused.
             let waits_in_vain = connection.owes_closed && connection.owes_writable;
             if !connection.is_paused || waits_in_vain {
                 let has_data = connection.rx.has_ready();
@@ -248,7 +252,7 @@ impl<P: PacketIo> Cycle<P> {
                 }
                 if has_data {
                     let read = connection.rx.next();
-                    // The advance cannot fail: the engine has received all bytes of the chain in
+                    // `rx_advance` cannot fail: the engine has received all bytes of the chain in
                     // order.
                     let _ = self.engine.rx_advance(flow, read);
                 }
@@ -268,7 +272,7 @@ impl<P: PacketIo> Cycle<P> {
         }
     }
 
-    /// Closes or aborts a socket. Its descriptor is free for reuse.
+    /// Closes or aborts a socket. The descriptor of the socket is then free for reuse.
     pub fn end(&mut self, descriptor: Descriptor, ending: Ending) {
         match self.descriptors.remove(descriptor) {
             Some(Socket::Listener(listener)) => {
@@ -293,7 +297,8 @@ impl<P: PacketIo> Cycle<P> {
     }
 
     /// Returns the reason to refuse a buffer with `len` bytes on a connection. Returns `None` if
-    /// the connection accepts the buffer.
+    /// the connection accepts the buffer. If the send queue is full, a later report has the event
+    /// WRITABLE.
     pub fn refusal(&mut self, descriptor: Descriptor, len: u32) -> Option<SendRefusal> {
         let (queue_max, bytes_max) = (self.send_queue_max, self.engine.config().tx_limit);
         let flow = self.descriptors.flow(descriptor);

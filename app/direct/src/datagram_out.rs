@@ -1,5 +1,6 @@
-//! Sends a UDP datagram: writes the headers before the payload in its buffer, or copies the payload
-//! to a frame of the port (the packet interface).
+//! Sends a UDP datagram. If possible, the headers are written before the payload in the buffer of
+//! the payload, and the port (the packet interface) sends from this buffer. Otherwise, the payload
+//! is copied to a frame of the port.
 
 use tidelane_packet_io::{LinkFull, PacketIo, TxChecksum};
 use tidelane_rings::Cause;
@@ -50,7 +51,7 @@ impl DatagramOut {
         Some(TxChecksum::Done)
     }
 
-    /// Sends the datagram on `port`, from its buffer if possible, otherwise as a copy.
+    /// Sends the datagram on `port`, from `buffer` if possible, otherwise as a copy.
     pub fn send<P: PacketIo>(
         &self,
         port: &mut P,
@@ -67,8 +68,8 @@ impl DatagramOut {
         sent
     }
 
-    /// Writes the headers before the payload, and lends the buffer to the port. Returns `None` if
-    /// the payload has to be copied instead.
+    /// Writes the headers before the payload, and lends the buffer to the port, which sends from
+    /// the buffer. Returns `None` if the payload has to be copied instead.
     fn lend<P: PacketIo>(&self, port: &mut P, buffer: &mut SentBuffer) -> Option<Sent> {
         let (data, headers_len) = (buffer.range(), self.headers_len() as u32);
         let checksum = self.write_headers(buffer.frame_mut(data.clone(), headers_len)?)?;

@@ -16,8 +16,8 @@ use crate::{ip::address_of, loans_unsafe::SentBuffer, supply::Purpose};
 
 /// Maximum number of datagrams in the receive queue of a socket.
 const WAITING_MAX: usize = 512;
-/// Minimum number of latest senders whose link addresses a socket remembers. The number covers the
-/// senders of all datagrams in the receive queue.
+/// Number of most recent senders whose link addresses a socket remembers. The number covers the
+/// senders of all datagrams in the receive queue. A socket may also remember some earlier senders.
 const SENDERS_MIN: usize = WAITING_MAX;
 
 /// Number of a UDP socket of a context.
@@ -31,17 +31,20 @@ pub struct OutgoingDatagram {
     pub peer: Endpoint,
     pub buffer: SentBuffer,
     /// Link address of the next hop, or `None` if the caller does not know the address. If `peer`
-    /// is among the latest senders, the source link address of the sender's frame has precedence.
+    /// is among the most recent senders to the socket, the source link address of the sender's
+    /// frame has precedence.
     pub next_hop: Option<MacAddress>,
 }
 
-/// Link addresses of the latest senders to a socket. The number of entries is bounded, because an
-/// attacker can send from any number of forged IP addresses.
+/// Link addresses of the most recent senders to a socket, by IP address. The number of entries is
+/// limited, because an attacker can send from any number of forged IP addresses.
 #[derive(Debug, Default)]
 struct Senders {
-    /// Senders since `earlier` was last replaced, fewer than [`SENDERS_MIN`].
+    /// Senders since `earlier` was replaced most recently. The map has fewer than [`SENDERS_MIN`]
+    /// entries, because a full map replaces `earlier`.
     latest: HashMap<IpAddress, MacAddress>,
-    /// The previous [`SENDERS_MIN`] senders.
+    /// The [`SENDERS_MIN`] senders before the senders in `latest`. Empty until `latest` is full for
+    /// the first time.
     earlier: HashMap<IpAddress, MacAddress>,
 }
 
@@ -66,23 +69,25 @@ impl Senders {
 /// ready list must report.
 #[derive(Debug)]
 pub struct DatagramSocket {
-    /// Local address and port. The address may be unspecified.
+    /// Local address and port. The address may be unspecified (0.0.0.0 or ::).
     pub local: Endpoint,
-    /// The program's descriptor. `None` until the caller of `DatagramSockets::open` sets it, and
-    /// after the close.
+    /// The program's descriptor. `None` until the caller of `DatagramSockets::open` sets the field,
+    /// and after the close of the socket.
     pub descriptor: Option<Descriptor>,
-    /// True while the program takes no datagrams. Datagrams that arrive stay in the receive queue.
+    /// True while the program has paused the socket. Datagrams then stay in the receive queue.
     pub is_paused: bool,
-    /// Received datagrams that the program has not taken, oldest first.
+    /// Received datagrams that are not yet in a ready list, oldest first.
     received: VecDeque<(SocketAddr, Buffer)>,
     /// Datagrams to send, oldest first.
     queue: VecDeque<OutgoingDatagram>,
-    /// Link addresses of the latest senders, for answers to them.
+    /// Link addresses of the most recent senders, for answers to these senders.
     senders: Senders,
-    /// Cause of the last failed send. `None` after an event has reported the cause.
+    /// Cause of the most recent failed send, if no event has reported this cause yet.
     failure: Option<Cause>,
-    /// True if a datagram was refused because the send queue was full. The socket then reports
-    /// WRITABLE after its send queue is empty, or in an earlier report if the queue then has room.
+    /// True if a datagram was refused because the send queue was full, and the event WRITABLE is
+    /// still due. When the send queue becomes empty, the next report includes WRITABLE. If the
+    /// socket reports another event before the queue is empty, the report includes WRITABLE,
+    /// provided that the queue has room.
     owes_writable: bool,
     /// True if the socket is in `DatagramSockets::ready`.
     is_ready: bool,
@@ -113,7 +118,7 @@ impl DatagramSocket {
 
     /// Returns the source address for datagrams to `peer`. If the local address is unspecified,
     /// returns the first of `addresses` that has the IP version of `peer`. Returns `None` if the
-    /// socket's IP version is not that of `peer`, or if there is no address.
+    /// socket's IP version is not that of `peer`, or if `addresses` has no address of this version.
     pub fn source_for(&self, peer: IpAddress, addresses: &Addresses) -> Option<IpAddress> {
         if self.local.addr.is_v4() != peer.is_v4() {
             return None;
@@ -125,13 +130,13 @@ impl DatagramSocket {
     }
 
     /// Returns the link address of the sender with the IP address `address`. Returns `None` if
-    /// `address` is not among the latest senders.
+    /// `address` is not among the most recent senders.
     pub fn sender_mac(&self, address: IpAddress) -> Option<MacAddress> {
         self.senders.get(address)
     }
 
     /// Returns true if the send queue has `limit` datagrams or more. If so, the socket reports
-    /// WRITABLE after its send queue is empty, or in an earlier report if the queue then has room.
+    /// WRITABLE later (see `owes_writable`).
     pub fn refuses_send(&mut self, limit: usize) -> bool {
         let is_full = self.queue.len() >= limit;
         self.owes_writable |= is_full;
@@ -143,8 +148,8 @@ impl DatagramSocket {
         self.failure = Some(cause);
     }
 
-    /// Moves received datagrams and events of the socket to `list`. `send_queue_max` is the limit
-    /// of the send queue.
+    /// Moves received datagrams and events of the socket to `list`. `send_queue_max` is the maximum
+    /// number of datagrams in the send queue.
     fn report(&mut self, list: &mut ReadyList, send_queue_max: usize) {
         self.is_ready = false;
         let Some(descriptor) = self.descriptor else {
@@ -177,15 +182,15 @@ pub enum Sent {
 /// The UDP sockets of a context by number and by local address, and the lists of sockets with work.
 #[derive(Debug, Default)]
 pub struct DatagramSockets {
-    /// Sockets by number, including closed sockets with datagrams to send.
+    /// Sockets by number, including closed sockets that are still in `dirty`.
     places: Vec<Option<DatagramSocket>>,
-    /// Numbers without a socket.
+    /// Numbers without a socket, for reuse.
     free: Vec<u32>,
     /// Open sockets by local address and port.
     by_local: HashMap<Endpoint, DatagramSocketId>,
     /// Sockets with received datagrams or events for the next [`report`](Self::report).
     ready: Vec<DatagramSocketId>,
-    /// Sockets with queued datagrams to send.
+    /// Sockets with queued datagrams to send. The close of a socket may have emptied its queue.
     dirty: VecDeque<DatagramSocketId>,
 }
 
@@ -236,7 +241,8 @@ impl DatagramSockets {
         self.by_local.keys().all(|local| local.port != port)
     }
 
-    /// Closes a socket. Queued datagrams are still sent, unless `drops_queue` is true.
+    /// Closes a socket. If `drops_queue` is true, drops its queued datagrams. Otherwise, the queued
+    /// datagrams are still sent.
     pub fn close(&mut self, id: DatagramSocketId, drops_queue: bool) {
         let Some(socket) = self.get_mut(id) else {
             return;
@@ -253,7 +259,7 @@ impl DatagramSockets {
         }
     }
 
-    /// Frees the number of a socket.
+    /// Removes a socket, and frees its number.
     fn remove(&mut self, id: DatagramSocketId) {
         self.ready.retain(|ready| *ready != id);
         self.places[id.0 as usize] = None;
@@ -276,8 +282,8 @@ impl DatagramSockets {
     }
 
     /// Finds the socket for a received datagram to `local`, and records the sender's IP address
-    /// `sender` and link address `mac`. Returns the socket, and the purpose of the buffer that
-    /// will hold the datagram.
+    /// `sender` and link address `mac`. Returns the socket's number. Also returns the purpose of
+    /// the buffer for the datagram, which determines how many buffers must stay free.
     ///
     /// # Errors
     ///
@@ -345,8 +351,8 @@ impl DatagramSockets {
         true
     }
 
-    /// Updates a socket after its last queued datagram was sent. Frees the socket if it is closed.
-    /// Otherwise, makes the next [`report`](Self::report) include its events.
+    /// Updates a socket whose send queue has become empty. If the socket is closed, frees the
+    /// socket. Otherwise, makes the next [`report`](Self::report) include its events.
     fn end_sends(&mut self, id: DatagramSocketId) {
         let Some(socket) = self.get_mut(id) else {
             return;
@@ -361,7 +367,7 @@ impl DatagramSockets {
     }
 
     /// Moves received datagrams and events of all sockets to `list`. A paused socket keeps its
-    /// datagrams. `send_queue_max` is the limit of each send queue.
+    /// datagrams. `send_queue_max` is the maximum number of datagrams in each send queue.
     pub fn report(&mut self, list: &mut ReadyList, send_queue_max: usize) {
         let mut ready = mem::take(&mut self.ready);
         for id in ready.drain(..) {

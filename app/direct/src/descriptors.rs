@@ -14,7 +14,7 @@ pub struct Listener {
     /// The engine's listener.
     pub id: ListenerId,
     /// Accept queue: established connections that the program has not accepted. As in Linux, the
-    /// largest number is the backlog plus one.
+    /// maximum length of the queue is the backlog plus one.
     pub queue: VecDeque<FlowId>,
     /// True while the program has paused accepting.
     pub is_paused: bool,
@@ -35,7 +35,7 @@ pub enum Socket {
 #[derive(Debug, Default)]
 pub struct Descriptors {
     places: Vec<Option<Socket>>,
-    /// Numbers without a socket.
+    /// Numbers without a socket, for reuse.
     free: Vec<u32>,
 }
 
@@ -50,7 +50,8 @@ impl Descriptors {
         Descriptor(number)
     }
 
-    /// Removes and returns a socket, and frees its descriptor.
+    /// Removes and returns a socket, and frees its descriptor. Returns `None` if the descriptor is
+    /// not in use.
     pub fn remove(&mut self, descriptor: Descriptor) -> Option<Socket> {
         let removed = self.places.get_mut(descriptor.0 as usize)?.take();
         if removed.is_some() {

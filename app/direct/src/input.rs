@@ -1,5 +1,5 @@
-//! [`Input`]: receives frames from the port (the packet interface), checks them, and passes their
-//! packets to the engine, which runs TCP, or to a UDP socket.
+//! [`Input`]: receives frames from the port (the packet interface), and checks the frames. Passes
+//! TCP segments and ICMP errors to the TCP engine. Passes UDP datagrams to their socket.
 
 use std::net::SocketAddr;
 
@@ -18,10 +18,11 @@ use crate::{
 
 /// The receive path of a context (the sockets of one thread).
 pub struct Input<P: PacketIo> {
-    /// A reusable burst. `None` while its frames are processed.
+    /// A reusable burst (a batch of received frames). `None` while its frames are processed.
     burst: Option<P::Burst>,
     addresses: Addresses,
-    /// True if the port may deliver packets of a local sender whose checksum is still partial.
+    /// True if a packet from a sender on this machine may arrive with a partial checksum: the
+    /// checksum field then holds only the sum of the pseudo-header.
     partial_checksums: bool,
 }
 

@@ -1,5 +1,5 @@
 //! [`Io`]: the [`Driver`] that the TCP engine calls. Holds the buffers, headers and events of all
-//! connections of a context (the sockets of one thread), and the port, which moves frames.
+//! connections of a context (the sockets of one thread), and the port (the packet interface).
 
 use std::{collections::VecDeque, net::SocketAddr, rc::Rc};
 
@@ -34,19 +34,19 @@ pub struct Io<P> {
     pub port: P,
     /// The pool of buffers, with reserves.
     pub supply: Supply,
-    /// The buffers that the port may still read.
+    /// Records which buffers are lent to the port. The port may still read a lent buffer.
     pub loans: Rc<Loans>,
-    /// Address of the frame that is being processed, if the port shares its memory, so that the
-    /// frame itself can become the buffer of its payload.
+    /// Memory address of the frame that is being processed. `None` between frames, and always if
+    /// the port does not share its memory: then a frame cannot become the buffer of its payload.
     frame: Option<usize>,
-    /// The payload that a socket has accepted in this frame, until [`Self::end_frame`].
+    /// The payload of this frame that a socket has accepted in place, until [`Self::end_frame`].
     placed: Option<Placed>,
     /// Link addresses of the local end, of neighbours and of the router.
     pub link: LinkAddresses,
     pub counters: DirectCounters,
     /// Number of dropped packets by reason.
     pub drops: Drops,
-    /// MTU of the link in bytes, limited by the port's frames.
+    /// MTU of the link in bytes, limited by the length of the port's frames.
     mtu: u32,
     /// Connections by flow number. Boxed, so that `transmit_of` moves a connection cheaply.
     connections: Vec<Option<Box<Connection>>>,
@@ -54,9 +54,9 @@ pub struct Io<P> {
     ready: Vec<FlowId>,
     /// Established connections that are not yet in a listener's accept queue.
     pub accepted: VecDeque<(ListenerId, FlowId)>,
-    /// True if the port had no free frame, so that the engine must resume sending later.
+    /// True if the port had no free frame for a packet. The context resumes sending later.
     pub is_blocked: bool,
-    /// Resets of deleted connections that wait for a free frame.
+    /// Resets that wait for a free frame, with the headers of their deleted connections.
     late_resets: VecDeque<(SegmentOut, HeaderTemplate)>,
     pub datagrams: DatagramSockets,
     /// Identification for the next IPv4 packet that carries a datagram.
@@ -133,7 +133,7 @@ impl<P: PacketIo> Io<P> {
         self.ready.drain(..count);
     }
 
-    /// Frees the buffers of a connection that the peer has acknowledged completely, up to `acked`.
+    /// Frees a connection's sent buffers that end at or before the acknowledged position `acked`.
     pub fn acknowledge(&mut self, flow: FlowId, acked: u32) {
         if let Some(Some(connection)) = self.connections.get_mut(flow.index()) {
             while let Some(buffer) = connection.tx.acknowledge(acked) {
@@ -192,8 +192,8 @@ impl<P: PacketIo> Io<P> {
         Ok(())
     }
 
-    /// Sends a segment from the buffer of its payload, with the headers written before it. Returns
-    /// `None` if the payload has to be copied instead.
+    /// Sends a segment from the buffer of its payload, with the headers written before the payload.
+    /// Returns `None` if the payload has to be copied instead.
     fn transmit_in_place(
         &mut self,
         out: &SegmentOut,
@@ -242,8 +242,9 @@ impl<P: PacketIo> Io<P> {
         self.frame = self.loans.is_shared().then(|| frame.as_ptr().addr());
     }
 
-    /// Ends the processing of frame `at` of `burst`. If a socket has accepted the payload in the
-    /// frame, exchanges the frame for the spare buffer, and gives the payload to the socket.
+    /// Ends the processing of frame `at` of `burst`. If a socket has accepted a payload in place,
+    /// exchanges the frame for the spare buffer of `placed`, and gives the frame to the socket as a
+    /// buffer. If the exchange is impossible, copies the payload to the spare buffer instead.
     pub fn end_frame(&mut self, burst: &mut P::Burst, at: usize) {
         self.frame = None;
         let Some(placed) = self.placed.take() else {
@@ -266,8 +267,7 @@ impl<P: PacketIo> Io<P> {
             }
         };
         match placed.receiver {
-            // If the connection was deleted while the engine processed the frame, the buffer is
-            // freed.
+            // If the frame made the engine delete the connection, the buffer is freed.
             Receiver::Connection { flow, pos } => {
                 if let Some(connection) = self.connection_mut(flow) {
                     let copies = connection.rx.insert(pos, buffer);
@@ -278,7 +278,7 @@ impl<P: PacketIo> Io<P> {
         }
     }
 
-    /// Returns true if a connection may take `buffers` buffers for a payload at `pos`.
+    /// Returns true if a connection may use `buffers` buffers for a payload at position `pos`.
     fn has_buffers(&mut self, flow: FlowId, pos: u32, buffers: u32) -> bool {
         let Some(connection) = self.connection(flow) else {
             return false;
@@ -292,7 +292,7 @@ impl<P: PacketIo> Io<P> {
         has
     }
 
-    /// Copies a received payload to buffers. Returns false if [`Self::has_buffers`] refuses it.
+    /// Copies a payload to buffers. Returns false if [`Self::has_buffers`] refuses the payload.
     fn place_copy(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let room = self.supply.pool().payload_len_max() as usize;
         let buffers = payload.len().div_ceil(room) as u32;
@@ -431,7 +431,7 @@ impl<P: PacketIo> Driver for Io<P> {
 
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let len = payload.len() as u32;
-        // One payload at most stays in the frame. A second payload of the same frame is copied.
+        // At most one payload stays in the frame. A second payload of the same frame is copied.
         let fits = len <= self.supply.pool().payload_len_max() && self.placed.is_none();
         let frame = self.frame.filter(|_| fits);
         if let Some(connection) = self.connection_mut(flow)

@@ -13,7 +13,12 @@
 //!                                                                            port (PacketIo)
 //! ```
 //!
+//! A send chain holds the buffers that a connection sends, until the peer has acknowledged their
+//! data. A receive chain holds the received buffers of a connection, until a [`ReadyList`] passes
+//! them to the program.
+//!
 //! [`Context`]: tidelane_rings::Context
+//! [`ReadyList`]: tidelane_rings::ReadyList
 
 mod connection;
 mod context;

@@ -20,16 +20,16 @@ enum LoanState {
     None,
     /// The port may read the buffer, which still has an owner in the context.
     Lent,
-    /// The port may read the buffer, whose owner has dropped it. The buffer becomes free when the
-    /// port returns it.
+    /// The port may read the buffer, but the owner has dropped the buffer. The buffer becomes free
+    /// when the port returns the buffer.
     Ownerless,
 }
 
-/// The buffers that a port may read.
+/// The pool of a context, and a record of the buffers that are lent: the port may read them.
 ///
-/// Only [`SentBuffer`] owns a lent buffer, and [`SentBuffer`] refuses writes, so the data cannot
-/// change while the port reads. A lent buffer is free once its owner has dropped it and the port
-/// has returned it.
+/// Each lent buffer belongs to a [`SentBuffer`], which refuses writes during the loan, so the data
+/// cannot change while the port reads. A lent buffer becomes free after two events: its owner has
+/// dropped the buffer, and the port has returned the buffer.
 #[derive(Debug)]
 pub struct Loans {
     pool: Pool,
@@ -87,9 +87,9 @@ impl Loans {
         !self.states.borrow().is_empty()
     }
 
-    /// Turns the frame of packet `at` of a burst into a buffer whose payload is the packet. The
-    /// port gets `spare` in exchange. Returns `spare` as the error if the port does not share its
-    /// memory, or if the packet is not in one frame of the pool.
+    /// Turns the frame of packet `at` of a burst (a batch of received packets) into a buffer whose
+    /// payload is the packet. The port gets `spare` in exchange. Returns `spare` as the error if
+    /// the port does not share its memory, or if the packet is not in one frame of the pool.
     pub fn exchange<P: PacketIo>(
         &self,
         port: &mut P,
@@ -111,15 +111,15 @@ impl Loans {
         }
     }
 
-    /// Takes back the buffers that the port has finished reading, and frees the buffers without an
-    /// owner.
+    /// Takes back the buffers that the port has finished reading. Frees each of these buffers whose
+    /// owner has dropped the buffer.
     pub fn take_back<P: PacketIo>(&self, port: &mut P) {
         let Some(port) = port.shared_frames().filter(|_| self.is_shared()) else {
             return;
         };
         while let Some(number) = port.tx_returned() {
             let state = self.replace(number, LoanState::None);
-            debug_assert_ne!(state, LoanState::None, "the port returns lent buffers only");
+            debug_assert_ne!(state, LoanState::None, "a returned buffer was not lent");
             if state == LoanState::Ownerless {
                 // SAFETY: the owner has given the buffer away by `into_index`, and the port does
                 // not access it any more.
@@ -183,9 +183,10 @@ impl SentBuffer {
         self.is_shared && self.loans.state(self.buffer.index()) != LoanState::None
     }
 
-    /// Returns the payload range `data` together with the `headers_len` bytes before it, for the
-    /// headers. The caller must not need the bytes before `data`. Returns `None` if the port may
-    /// read the buffer, cannot send from the buffer, or if there is too little room before `data`.
+    /// Returns the bytes of the range `data` together with the `headers_len` bytes before them. The
+    /// caller writes headers to the bytes before `data`, and must not need their present content.
+    /// Returns `None` if the port may still read the buffer, if the port cannot send from the
+    /// buffer, or if there is too little room before `data`.
     pub fn frame_mut(&mut self, data: Range<u32>, headers_len: u32) -> Option<&mut [u8]> {
         let start = data.start.checked_sub(headers_len)?;
         if !self.is_shared || self.is_lent() || start < self.loans.tx_headroom {
@@ -199,8 +200,8 @@ impl SentBuffer {
     ///
     /// # Errors
     ///
-    /// Fails if the port is full, if it may still read the buffer, or if it cannot send from the
-    /// buffer.
+    /// `LinkFull` if the port is full, if the port may still read the buffer, if the port cannot
+    /// send from the buffer, or if there is too little room before `frame`.
     pub fn lend<P: PacketIo>(
         &self,
         port: &mut P,

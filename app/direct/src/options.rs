@@ -19,7 +19,7 @@ pub struct DirectOptions {
     /// Length of each buffer in bytes, including the headroom for headers. Ignored if the port
     /// shares its memory.
     pub buffer_len: u32,
-    /// Limit of the buffers of one descriptor that are queued or unacknowledged.
+    /// Maximum number of queued or unacknowledged buffers of one socket. A further send is refused.
     pub send_queue_max: usize,
     /// MTU of the link in bytes. The context uses a smaller MTU if the frames of the port are
     /// shorter. If the frames may be longer than the link's MTU, as on a NIC queue, the program has
@@ -28,9 +28,9 @@ pub struct DirectOptions {
 }
 
 impl DirectOptions {
-    /// Returns the parameters of a context with one address, on a link without link addresses.
-    /// `secret` keys the initial sequence numbers (RFC 9293 §3.4.1) and must not be known to
-    /// others.
+    /// Returns the parameters of a context with one IP address, on a link without link addresses
+    /// (MAC addresses). `secret` keys the initial sequence numbers (RFC 9293 §3.4.1) and must not
+    /// be known to others.
     ///
     /// Segments are sent without delay (TCP_NODELAY). The receive window grows up to 256 KiB.
     pub fn new(address: IpAddress, secret: [u8; 16]) -> Self {

@@ -1,6 +1,6 @@
 //! [`Placed`]: a received payload that a socket has accepted while the payload is still in its
-//! frame. When the frame is processed, the context's packet interface (`PacketIo`) gets a spare
-//! buffer in exchange, and the frame becomes the buffer of the payload.
+//! frame. After the processing of the frame, the context's packet interface (`PacketIo`) gets a
+//! spare buffer in exchange for the frame, and the frame becomes the buffer of the payload.
 
 use std::net::SocketAddr;
 

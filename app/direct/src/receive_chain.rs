@@ -5,19 +5,20 @@
 //!                                       next
 //! ```
 //!
-//! A buffer usually holds the payload of one segment. The chain never drops data that it has
-//! accepted, and the engine acknowledges or SACKs only accepted data.
+//! A stream position counts the bytes of the stream, modulo 2^32. A buffer usually holds the
+//! payload of one segment. The chain never drops data that it has accepted, and the engine
+//! acknowledges or SACKs only accepted data.
 
 use std::collections::VecDeque;
 
 use tidelane_rings::Buffer;
 
-/// Number of queued buffers at which the chain begins to copy small payloads to the tail of the
-/// preceding buffer. Otherwise, a peer that sends single bytes to a paused connection would occupy
-/// a buffer per byte.
+/// Number of buffers of the in-order data, or of the out-of-order data, at which the chain begins
+/// to copy small payloads to the tail of the preceding buffer. Without these copies, a peer that
+/// sends single bytes to a paused connection would occupy a buffer per byte.
 const PROMPT_BUFFERS: usize = 16;
 /// Number of out-of-order buffers at which the chain accepts no further out-of-order buffer. The
-/// peer retransmits the data.
+/// peer retransmits the refused data.
 const AHEAD_MAX: usize = 256;
 
 /// An out-of-order buffer.
@@ -35,14 +36,14 @@ impl Piece {
     }
 }
 
-/// The received data of one connection that the program has not taken.
+/// The received data of one connection, until a ready list passes the data to the program.
 #[derive(Debug, Default)]
 pub struct ReceiveChain {
     /// In-order data.
     ready: VecDeque<Buffer>,
     /// Stream position after the in-order data.
     next: u32,
-    /// Out-of-order data, sorted and without overlaps.
+    /// Out-of-order data, sorted by position and without overlaps.
     ahead: VecDeque<Piece>,
 }
 
@@ -82,9 +83,9 @@ impl ReceiveChain {
         })
     }
 
-    /// Appends `payload` to the buffer that ends at `pos`, unless an out-of-order buffer already
-    /// contains the payload. Returns the number of additional copies, which join small out-of-order
-    /// buffers after a gap is filled.
+    /// Appends `payload` to the buffer that ends at `pos`. If an out-of-order buffer already
+    /// contains the whole payload, changes nothing. Returns the number of copies besides the copy
+    /// of `payload`: if the payload fills a gap, small buffers after the gap are joined.
     pub fn append(&mut self, pos: u32, payload: &[u8]) -> u64 {
         let end = pos.wrapping_add(payload.len() as u32);
         if !self.make_way(pos, end) {
@@ -109,8 +110,9 @@ impl ReceiveChain {
     /// Inserts a buffer with data at `pos`. Returns how many payloads were copied to join small
     /// buffers.
     ///
-    /// Bytes before [`Self::next`] are dropped. If a payload takes several buffers, the first
-    /// buffer may fill a gap, so that `next` moves beyond the start of the second buffer.
+    /// Bytes before [`Self::next`] are dropped, because the chain has already accepted them. This
+    /// case can occur if a payload takes several buffers: the first buffer may fill a gap, so that
+    /// `next` moves beyond the start of the second buffer.
     pub fn insert(&mut self, pos: u32, mut buffer: Buffer) -> u64 {
         let known = self.next.wrapping_sub(pos);
         let mut pos = pos;
@@ -133,7 +135,7 @@ impl ReceiveChain {
         0
     }
 
-    /// Takes the next in-order buffer.
+    /// Removes and returns the oldest in-order buffer.
     pub fn take(&mut self) -> Option<Buffer> {
         self.ready.pop_front()
     }
@@ -142,8 +144,8 @@ impl ReceiveChain {
         pos.wrapping_sub(self.next)
     }
 
-    /// Removes the bytes from `start` to `end` from the out-of-order buffers. If one buffer already
-    /// contains all of these bytes, returns false and changes nothing.
+    /// Removes the bytes from `start` to `end` from the out-of-order buffers, and returns true. If
+    /// one buffer already contains all of these bytes, changes nothing and returns false.
     fn make_way(&mut self, start: u32, end: u32) -> bool {
         let (start, end) = (self.distance(start), self.distance(end));
         let mut at = 0;
@@ -173,7 +175,8 @@ impl ReceiveChain {
         true
     }
 
-    /// Moves out-of-order buffers that are now in order. Returns the number of copies.
+    /// Moves out-of-order buffers that follow the in-order data without a gap to the in-order data.
+    /// Returns the number of payloads that were copied to join small buffers.
     fn take_adjacent(&mut self) -> u64 {
         let mut copies = 0;
         while let Some(piece) = self.ahead.pop_front() {

@@ -16,7 +16,7 @@ pub fn headers_len(out: &SegmentOut, template: &HeaderTemplate) -> usize {
 }
 
 /// Writes the headers of `out` to the start of `frame`. The payload already fills the rest of
-/// `frame`. `offloads_checksum` is true if the port, the program's packet interface, completes
+/// `frame`. `offloads_checksum` is true if the port (the program's packet interface) completes
 /// checksums (checksum offload). Returns the state of the TCP checksum. Returns `None` if `frame`
 /// is shorter than the headers.
 pub fn write_headers(

@@ -15,7 +15,7 @@ struct Piece {
 #[derive(Debug, Default)]
 pub struct SendChain {
     pieces: VecDeque<Piece>,
-    /// Stream position up to which the peer has acknowledged.
+    /// Stream position (byte count modulo 2^32) up to which the peer has acknowledged.
     acked: u32,
     /// Stream position after the last queued byte.
     head: u32,
@@ -42,8 +42,8 @@ impl SendChain {
         self.pieces.push_back(Piece { pos, buffer });
     }
 
-    /// Records that the peer has acknowledged the data up to `acked`. Returns one completely
-    /// acknowledged buffer. The caller repeats the call until it returns `None`.
+    /// Records that the peer has acknowledged the data up to `acked`. Removes and returns one
+    /// completely acknowledged buffer. The caller repeats the call until the result is `None`.
     pub fn acknowledge(&mut self, acked: u32) -> Option<SentBuffer> {
         self.acked = acked;
         let first = self.pieces.front()?;
@@ -54,7 +54,7 @@ impl SendChain {
         self.pieces.pop_front().map(|piece| piece.buffer)
     }
 
-    /// Removes the first buffer, acknowledged or not.
+    /// Removes and returns the first buffer, acknowledged or not.
     pub fn take(&mut self) -> Option<SentBuffer> {
         self.pieces.pop_front().map(|piece| piece.buffer)
     }

@@ -1,5 +1,5 @@
-//! [`Supply`]: the free buffers of a context (the sockets of one thread), and how many of them each
-//! kind of received data may take.
+//! [`Supply`]: the free buffers of a context (the sockets of one thread), and how many of these
+//! buffers each kind of received data may take.
 
 use tidelane_rings::{Buffer, Pool};
 
@@ -13,10 +13,10 @@ pub enum Purpose {
     Waiting,
 }
 
-/// The pool of a context, with reserves. Waiting data is refused if less than half of the buffers
-/// would stay free, and all received data if less than a quarter would stay free. Waiting data
-/// alone therefore never takes the buffers for data that fills a gap, and received data alone never
-/// takes the buffers for the program's answers.
+/// The pool of a context, with reserves. If less than half of the buffers would stay free, waiting
+/// data ([`Purpose::Waiting`]) is refused. If less than a quarter would stay free, all received
+/// data is refused. Waiting data alone therefore never takes the buffers for data that fills a gap,
+/// and received data alone never takes the buffers for the program's answers.
 #[derive(Debug)]
 pub struct Supply {
     pool: Pool,
@@ -44,13 +44,13 @@ impl Supply {
         self.pool.free_count() >= rest + buffers
     }
 
-    /// Returns a free buffer for received data of this kind. Returns `None` if only the reserve is
-    /// left.
+    /// Returns a free buffer for received data of this kind. Returns `None` if the buffer would
+    /// come from the reserve.
     pub fn take_for(&self, purpose: Purpose) -> Option<Buffer> {
         self.has(1, purpose).then(|| self.take())?
     }
 
-    /// Returns a free buffer.
+    /// Returns a free buffer, even from the reserve. Returns `None` if no buffer is free.
     pub fn take(&self) -> Option<Buffer> {
         self.pool.allocate()
     }

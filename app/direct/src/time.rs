@@ -23,7 +23,8 @@ pub trait TimeSource<P> {
     fn wait(&mut self, port: &mut P, limit: Option<time::Duration>) -> io::Result<()>;
 }
 
-/// The system's monotonic clock as the engine's time. The engine's time starts at one second.
+/// The system's monotonic clock as the engine's time. The engine's time is one second when this
+/// value is created.
 #[derive(Clone, Copy, Debug)]
 struct Monotonic(time::Instant);
 
@@ -38,7 +39,7 @@ impl Monotonic {
     }
 }
 
-/// The system's monotonic clock, with poll(2) on the descriptor of the port.
+/// The system's monotonic clock. Waits for packets with poll(2) on the descriptor of the port.
 #[derive(Clone, Copy, Debug)]
 pub struct PollTime(Monotonic);
 
@@ -60,7 +61,7 @@ impl<P: AsFd> TimeSource<P> for PollTime {
     }
 }
 
-/// The system's monotonic clock, with a wait function of the program.
+/// The system's monotonic clock. Waits for packets with a function of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct FnTime<W> {
     clock: Monotonic,

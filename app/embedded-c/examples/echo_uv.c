@@ -25,6 +25,7 @@
 struct client {
     tle_connection connection;
     char data[65536];
+    /* Number of bytes in `data`. */
     size_t len;
 };
 
@@ -45,7 +46,8 @@ static int send_packet(void *user, const void *packet, size_t len) {
     return 1;
 }
 
-/* Returns the client of a connection, or NULL. Connection 0 finds an unused client. */
+/* Returns the client of a connection, or NULL if there is none. Returns an unused client for
+ * connection 0. */
 static struct client *find(tle_connection connection) {
     for (int at = 0; at < CLIENTS_MAX; at++)
         if (clients[at].connection == connection)
@@ -53,8 +55,8 @@ static struct client *find(tle_connection connection) {
     return NULL;
 }
 
-/* Echoes received data until none is left, or until the send buffer and the client's buffer are
- * full. Closes the connection when all data is echoed and no more can follow. */
+/* Echoes received data until no received data remains, or until the send buffer and the client's
+ * buffer are full. Closes the connection when all data is echoed and no more can follow. */
 static void serve(tle_connection connection) {
     struct client *client = find(connection);
     if (!client)
@@ -119,7 +121,8 @@ static void turn(void) {
 
 static void on_timer(uv_timer_t *handle);
 
-/* Sets the timer to the time of the stack's next timer. */
+/* Sets the loop's timer to the time that tle_next_timeout returns. Stops the timer if there is no
+ * such time. */
 static void arm(void) {
     uint64_t at = tle_next_timeout(stack), now = uv_hrtime();
     if (at == UINT64_MAX)

@@ -1,8 +1,8 @@
 /* A TCP stack that a program links. Link with libtidelane_embedded_c.a -lpthread -ldl -lm.
  *
- * A stack runs in the thread that calls it. No function blocks, and no function may be called from
- * two threads at the same time for one stack. Functions of one stack may not be called from the
- * stack's own port functions.
+ * A stack runs in the thread that calls its functions. No function blocks. Two threads may not call
+ * functions of the same stack at the same time. The port functions of a stack (`struct tle_port`)
+ * may not call functions of this stack.
  *
  * IPv4 addresses are passed as IPv6 addresses of the form ::ffff:a.b.c.d. Times are nanoseconds of
  * a clock that never goes back, such as CLOCK_MONOTONIC. */
@@ -63,12 +63,14 @@ struct tle_stack *tle_new(const struct tle_port *port, const uint8_t address[16]
 /* Frees a stack and its connections. The peers get neither FIN nor RST. Ignores NULL. */
 void tle_free(struct tle_stack *stack);
 
-/* Receives packets, runs TCP and the timers, and sends. Returns 1 if a packet arrived, so that
- * further packets may wait, and 0 otherwise. All other functions use the time of the last poll. */
+/* Receives packets, runs TCP and the timers, and sends. Returns 1 if a packet arrived: further
+ * packets may then wait. Returns 0 otherwise. The time of all other functions is the most
+ * recent `now_ns`. */
 int tle_poll(struct tle_stack *stack, uint64_t now_ns);
 
-/* Returns the time at which tle_poll has to be called even if no packet arrives: at the next timer,
- * or soon if the port has not taken all packets. UINT64_MAX if neither applies. */
+/* Returns the time at which tle_poll has to be called even if no packet arrives: the time of the
+ * next timer. If the port has not taken all packets, the time is at most 1 ms after the most recent
+ * tle_poll. Returns UINT64_MAX if no timer runs and the port has taken all packets. */
 uint64_t tle_next_timeout(const struct tle_stack *stack);
 
 /* Sends the data, ACKs and SYNs that TCP allows to send now. The MultiStack paper ("Rekindling
@@ -76,7 +78,7 @@ uint64_t tle_next_timeout(const struct tle_stack *stack);
 void tle_flush(struct tle_stack *stack);
 
 /* Handles one received IP packet. The MultiStack paper calls this function tcp_input. A program
- * does not need this function if `receive` of its port returns the packets to tle_poll. */
+ * does not need this function if tle_poll gets all packets from the port's function `receive`. */
 void tle_input(struct tle_stack *stack, const void *packet, size_t len);
 
 /* Listens at `port`. As in Linux, at most `backlog` + 1 connections wait to be accepted. Returns
@@ -93,17 +95,18 @@ tle_connection tle_accept(struct tle_stack *stack, uint32_t listener);
  * failure. After a success, the event TLE_CONNECTED or TLE_CLOSED follows. */
 tle_connection tle_connect(struct tle_stack *stack, const uint8_t peer[16], uint16_t port);
 
-/* Copies received data, at most `len` bytes. Returns the number of bytes; 0 if there is no data. */
+/* Copies received data to `buffer`, at most `len` bytes. Returns the number of copied bytes; 0 if
+ * there is no data. */
 size_t tle_read(struct tle_stack *stack, tle_connection connection, void *buffer, size_t len);
 
-/* Copies data to the send buffer until the buffer is full. Returns the number of copied bytes. */
+/* Copies as much of `data` as the send buffer has room for. Returns the number of copied bytes. */
 size_t tle_write(struct tle_stack *stack, tle_connection connection, const void *data, size_t len);
 
-/* Returns 1 if all data of the peer is read and no more can follow. Also returns 1 for an invalid
- * handle. */
+/* Returns 1 if the program has read all data and no more data can arrive. Also returns 1 for an
+ * invalid handle. Returns 0 otherwise. */
 int tle_is_end(struct tle_stack *stack, tle_connection connection);
 
-/* Closes the sending direction: the peer gets all data and a FIN. */
+/* Closes the sending direction: the stack sends the remaining data and a FIN. */
 void tle_shutdown(struct tle_stack *stack, tle_connection connection);
 
 /* Closes a connection: the stack sends the remaining data and a FIN. If received data is unread,

@@ -1,8 +1,10 @@
-//! The functions of `tidelane_embedded.h`, the embedded TCP stack for C. As in C, the functions
-//! trust their pointer arguments. A panic ends the process, because C cannot unwind.
+//! The functions that `tidelane_embedded.h` declares: the embedded TCP stack for C programs. As in
+//! C, the functions trust their pointer arguments. A panic ends the process, because C cannot
+//! unwind.
 //!
 //! "The caller's promise" in a comment refers to the section *Safety* of the function. In these
-//! sections, a stack that "comes from `tle_new`" is not null, and `tle_free` has not freed it.
+//! sections, a stack that "comes from `tle_new`" is not null, `tle_free` has not freed the stack,
+//! and no other thread uses the stack during the call.
 
 use std::{ffi::c_void, slice};
 
@@ -226,7 +228,7 @@ pub unsafe extern "C" fn tle_read(
     stack.0.read(Connection::from_u64(connection), buffer)
 }
 
-/// Copies data to the send buffer until the buffer is full. Returns the number of copied bytes.
+/// Copies as much of `data` as the send buffer has room for. Returns the number of copied bytes.
 ///
 /// # Safety
 ///
@@ -308,7 +310,7 @@ pub unsafe extern "C" fn tle_next_event(stack: *mut TleStack, event: *mut TleEve
     let Some(event) = stack.0.next_event() else {
         return 0;
     };
-    // The first number is the value of `enum tle_kind`.
+    // The first number of each result is the event's value in `enum tle_kind`.
     let (kind, listener, connection) = match event {
         Event::Incoming(listener) => (1, listener.to_u32(), 0),
         Event::Connected(connection) => (2, 0, connection.to_u64()),

@@ -18,17 +18,17 @@ impl Addresses {
         Self { list, shared }
     }
 
-    /// Returns all addresses.
+    /// Returns all local addresses.
     pub fn all(&self) -> &[IpAddress] {
         &self.list
     }
 
-    /// Returns the first address. Returns the unspecified address if there is none.
+    /// Returns the first local address, or the unspecified address if the list is empty.
     pub fn first(&self) -> IpAddress {
         self.list.first().copied().unwrap_or_default()
     }
 
-    /// Returns the first address of the same IP version as `peer`.
+    /// Returns the first local address that has the same IP version as `peer`.
     pub fn first_for(&self, peer: IpAddress) -> Option<IpAddress> {
         let of_version = |address: &&IpAddress| address.is_v4() == peer.is_v4();
         self.list.iter().find(of_version).copied()
@@ -40,7 +40,9 @@ impl Addresses {
     }
 
     /// Returns an error with the drop reason if the destination of `packet` is not a local address,
-    /// or if the source is invalid.
+    /// or if the source is invalid. A multicast, broadcast, unspecified or loopback address and an
+    /// address of `0.0.0.0/8` are invalid sources. If no other stack has the local addresses, a
+    /// local address is an invalid source, too.
     pub fn check(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
         if !self.list.contains(&packet.dst) {
             return Err(DropReason::NotOurs);

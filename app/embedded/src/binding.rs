@@ -27,7 +27,8 @@ pub struct Binding {
     pub tx_head: u32,
     /// Distinguishes connections that reuse a flow id.
     pub generation: u32,
-    /// Listener of a connection that the program has not accepted.
+    /// Listener of a passive open that the program has not accepted. `None` for an active open, and
+    /// after the accept.
     pub listener: Option<ListenerId>,
     /// True if the peer has sent a FIN.
     pub peer_closed: bool,
@@ -35,14 +36,16 @@ pub struct Binding {
     pub write_closed: bool,
     /// Cause of the end of the connection. `None` before the end.
     pub cause: Option<CloseCause>,
-    /// The last path error (ICMP) that did not end the connection.
+    /// The most recent path error (ICMP) that did not end the connection.
     pub path_error: Option<CloseCause>,
-    /// Stream position of the last urgent byte, and the byte once it has arrived.
+    /// Stream position of the last byte of the urgent data, and the value of this byte once it has
+    /// arrived. `None` if the peer has announced no urgent data.
     pub urgent: Option<(u32, Option<u8>)>,
     /// True if data or a FIN has arrived since the program last read. More data then causes no
     /// event.
     pub readable_reported: bool,
-    /// True if a write was cut short, so that an event must report room.
+    /// True if the most recent write took only a part of its data, so that an event must report
+    /// when there is room.
     pub wants_room: bool,
     /// True if the program has closed the connection.
     pub closed_by_program: bool,
@@ -90,15 +93,16 @@ impl Binding {
         !self.write_closed && self.cause.is_none()
     }
 
-    /// Returns the room to write in bytes. `acked` is the stream position up to which the peer has
-    /// acknowledged. `limit` is the largest number of unacknowledged bytes.
+    /// Returns the number of bytes for which the send buffer has room. `acked` is the stream
+    /// position up to which the peer has acknowledged. `limit` is the largest number of
+    /// unacknowledged bytes.
     pub fn room(&self, acked: u32, limit: u32) -> u32 {
         limit.saturating_sub(self.tx_head.wrapping_sub(acked))
     }
 
-    /// Copies `data` to the send buffer until the buffer is full. `acked` and `limit` are the
-    /// arguments of [`room`](Self::room). Returns the number of bytes. The caller then advances
-    /// `tx_head`.
+    /// Copies as much of `data` as the send buffer has room for. `acked` and `limit` are the
+    /// arguments of [`room`](Self::room). Returns the number of copied bytes. The caller then
+    /// advances `tx_head`.
     pub fn copy_to_send(
         &mut self,
         (acked, limit): (u32, u32),
@@ -125,7 +129,7 @@ impl Binding {
     pub fn status(&self, rx_head: u32, acked: u32, limit: u32) -> Status {
         let urgent = self.urgent.and_then(|(pos, byte)| {
             let ahead = pos.wrapping_sub(self.rx_read);
-            // Once the program has read past the byte, the difference is negative as an `i32`.
+            // Once the program has read the byte, the difference is negative as an `i32`.
             (ahead as i32 >= 0).then_some(Urgent { ahead, byte })
         });
         Status {

@@ -1,5 +1,5 @@
-//! [`StreamBuffer`]: the data of one direction of a connection, and [`BufferPool`]: memory of ended
-//! connections.
+//! [`StreamBuffer`], which holds the data of one direction of a connection, and [`BufferPool`],
+//! which keeps the memory of ended connections for new connections.
 
 /// A ring buffer that is addressed by stream positions. A stream position counts the bytes of one
 /// direction, modulo 2^32. The ring has no memory until the first [`reserve`](Self::reserve).
@@ -9,25 +9,26 @@ pub struct StreamBuffer {
     bytes: Box<[u8]>,
 }
 
-/// Smallest ring in bytes. A new ring is filled with zeros, and a long fill would cost a short
-/// connection more than a long connection loses by growing its ring.
+/// Length of the smallest ring in bytes. A new ring is filled with zeros, and a longer fill would
+/// slow down a connection with little data. A connection with much data pays for the growth of its
+/// ring, but this costs less in total than a longer fill on every connection.
 const LEN_MIN: usize = 512;
-/// Number of ring lengths that a [`BufferPool`] keeps: 512 bytes, 1, 2 and 4 KiB.
+/// Number of different ring lengths in a [`BufferPool`]: 512 bytes, 1 KiB, 2 KiB and 4 KiB.
 const POOL_LENGTHS: usize = 4;
-/// Largest number of rings of each length in a [`BufferPool`].
+/// Largest number of rings that a [`BufferPool`] keeps of each length.
 const POOL_EACH_MAX: usize = 64;
 
-/// The rings of ended connections, which new connections reuse. A ring from the pool costs a short
-/// connection less than an allocation, and is not filled with zeros again: a connection reads only
-/// the bytes that it has written.
+/// The rings of ended connections, which new connections reuse. To take a ring from the pool costs
+/// less time than an allocation. The ring is not filled with zeros again, because a connection
+/// reads only bytes that were written for this connection.
 #[derive(Debug, Default)]
 pub struct BufferPool {
-    /// Rings by length: the place `n` has rings of `LEN_MIN << n` bytes.
+    /// Rings by length: the vector at index `n` has the rings of `LEN_MIN << n` bytes.
     rings: [Vec<Box<[u8]>>; POOL_LENGTHS],
 }
 
 impl BufferPool {
-    /// Returns the place for rings of `len` bytes. `len` is zero or a power of two. Returns `None`
+    /// Returns the vector for rings of `len` bytes. `len` is zero or a power of two. Returns `None`
     /// if the pool keeps no rings of this length.
     fn place(&mut self, len: usize) -> Option<&mut Vec<Box<[u8]>>> {
         self.rings
@@ -41,8 +42,8 @@ impl BufferPool {
         pooled.unwrap_or_else(|| vec![0; len].into_boxed_slice())
     }
 
-    /// Adds the ring of a buffer that is no longer used. Frees a long ring, and a ring for which
-    /// the pool has no room.
+    /// Adds the ring of `buffer` to the pool. Frees the ring if it is longer than 4 KiB, or if the
+    /// pool has [`POOL_EACH_MAX`] rings of this length.
     pub fn give(&mut self, buffer: StreamBuffer) {
         if let Some(rings) = self.place(buffer.bytes.len())
             && rings.len() < POOL_EACH_MAX
@@ -91,7 +92,8 @@ impl StreamBuffer {
         self.bytes[..tail.len()].copy_from_slice(tail);
     }
 
-    /// Returns the `len` bytes at stream position `pos`, in two parts because the ring may wrap.
+    /// Returns the `len` bytes from stream position `pos` on. The result has two parts, because the
+    /// bytes may continue at the start of the ring.
     pub fn slices(&self, pos: u32, len: u32) -> [&[u8]; 2] {
         let (at, len) = (self.index(pos), len as usize);
         let first = len.min(self.bytes.len() - at);
@@ -122,7 +124,7 @@ mod tests {
         let data: Vec<u8> = (0..4096).map(|n| (n % 251) as u8).collect();
         buffer.write(start, &data);
         assert_eq!(bytes(&buffer, start, 4096), data);
-        // Stream positions wrap at 2^32.
+        // The stream positions of the second copy of `data` wrap at 2^32.
         buffer.reserve(start, 9000, &mut pool);
         assert_eq!(buffer.capacity(), 16_384);
         buffer.write(start.wrapping_add(4096), &data);

@@ -2,5 +2,5 @@
 
 use tidelane_wire::DropReason;
 
-/// Number of dropped packets, by [`DropReason::index`].
+/// Numbers of dropped packets, indexed by [`DropReason::index`].
 pub type Drops = [u64; DropReason::COUNT];

@@ -9,12 +9,12 @@ const RANGE: RangeInclusive<u16> = 49_152..=65_535;
 /// Selects ephemeral ports in sequence, from a secret start.
 #[derive(Debug)]
 pub struct EphemeralPorts {
-    /// The last port that was tried.
+    /// The port that was tried most recently. The next attempt tries the port after `last`.
     last: u16,
 }
 
 impl EphemeralPorts {
-    /// Starts the sequence at a port that `secret` selects. An observer must not know `secret`.
+    /// Starts the sequence after a port that `secret` selects. An observer must not know `secret`.
     pub fn new(secret: u16) -> Self {
         let count = RANGE.end() - RANGE.start() + 1;
         Self {

@@ -12,12 +12,13 @@ pub fn ether_type(packet: &[u8]) -> [u8; 2] {
     }
 }
 
-/// A port over any two functions that move IP packets, such as a TUN device or a tunnel.
+/// A port that moves IP packets by two functions, for example to and from a TUN device or a tunnel.
 ///
-/// `receive` writes the next received packet to its argument and returns the length of the packet,
-/// or `None` if there is no packet. `send` sends a packet and returns true, or returns false if the
-/// packet must be sent again later. The stack works on frames, so the port adds Ethernet headers
-/// with zero addresses to received packets, and removes the Ethernet headers of sent frames.
+/// `receive` writes the next received packet to its argument and returns the length of the packet.
+/// If there is no packet, `receive` returns `None`. `send` sends a packet and returns true. If
+/// `send` returns false, the port calls `send` with the same packet again later. The stack works on
+/// frames, so the port adds Ethernet headers with zero addresses to received packets, and removes
+/// the Ethernet headers of sent frames.
 pub struct FnPort<R, S> {
     receive: R,
     send: S,
@@ -25,7 +26,7 @@ pub struct FnPort<R, S> {
     frame_len_max: usize,
     /// Buffer of the frame that the stack writes.
     tx: Box<[u8]>,
-    /// Length of the frame in `tx` that `send` has refused, if any.
+    /// Length in bytes of the frame in `tx`, if `send` has refused this frame. `None` otherwise.
     waiting: Option<usize>,
     /// Free buffers for received frames.
     free: Vec<Box<[u8]>>,

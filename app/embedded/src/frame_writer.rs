@@ -13,13 +13,14 @@ use crate::{
     options::{OPTION_LEN_MAX, OptionHandler},
 };
 
-/// Offset of the data offset in the TCP header, in bytes.
+/// Offset of the field Data Offset in the TCP header, in bytes.
 const DATA_OFFSET_AT: usize = 12;
 /// Kind of the TCP option "no operation".
 const NO_OPERATION: u8 = 1;
 
-/// Writes segments to frames of the port. The value borrows the fields of [`Io`](crate::io::Io)
-/// that a segment needs, so that the caller can borrow a connection at the same time.
+/// Writes segments to frames of the port. A `FrameWriter` borrows only the fields of
+/// [`Io`](crate::io::Io) that every segment needs, so that the caller can borrow the buffers of a
+/// connection at the same time.
 pub struct FrameWriter<'a, P> {
     pub port: &'a mut P,
     /// Handler of the program's TCP options, if any.
@@ -32,8 +33,8 @@ pub struct FrameWriter<'a, P> {
 
 impl<P: PacketIo> FrameWriter<'_, P> {
     /// Writes the segment `out` to a frame of the port, and queues the frame. `payload` is the
-    /// buffer that holds the segment's payload. Drops and counts a segment that is longer than the
-    /// frame. Returns `TxFull` if the port has no free frame.
+    /// buffer that holds the segment's payload. If the segment does not fit in the frame, drops the
+    /// segment and counts the drop. Returns `TxFull` if the port has no free frame.
     pub fn write_frame(
         &mut self,
         out: &SegmentOut,
@@ -63,7 +64,7 @@ impl<P: PacketIo> FrameWriter<'_, P> {
             let mut room = [NO_OPERATION; OPTION_LEN_MAX as usize];
             handler.write(&out.key, out.flags, &mut room[..len]);
             header[own_len..].copy_from_slice(&room[..len]);
-            // The data offset is in the upper four bits, in units of four bytes.
+            // Data Offset is in the upper four bits, in units of four bytes.
             header[DATA_OFFSET_AT] = (header_len as u8 / 4) << 4;
         }
         if let Some(buffer) = payload {
@@ -89,7 +90,8 @@ impl<P: PacketIo> FrameWriter<'_, P> {
     }
 
     /// Sends `out` as a GSO frame, which the link splits into segments. `buffer` holds the payload.
-    /// Drops and counts `out` if the headers do not fit. Returns `TxFull` if the link has no room.
+    /// If the headers do not fit in the port's header buffer, drops `out` and counts the drop.
+    /// Returns `TxFull` if the link has no room.
     pub fn write_gso_frame(
         &mut self,
         out: &SegmentOut,

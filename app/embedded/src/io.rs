@@ -25,9 +25,10 @@ use crate::{
 
 /// Largest length in bytes of the Ethernet, IP and TCP headers with all options.
 const HEADERS_LEN_MAX: u32 = (FRAME_HEADERS_LEN_MAX + TCP_HEADER_LEN_MAX) as u32;
-/// Limit of the RST segments that wait for a free frame. Further RST segments are not sent.
+/// Largest number of RST segments that wait for a free frame. While this number of RST segments
+/// waits, the stack drops each further RST segment for which the port has no free frame.
 const LATE_RESETS_MAX: usize = 1024;
-/// Time after which the program polls again if the port has not taken all frames.
+/// Time from a poll to the next poll if the port has not taken all frames.
 const FULL_PORT_RETRY: Duration = Duration::from_millis(1);
 
 /// An event for the program, with the ids of the engine. [`Io::next_event`] converts a report to an
@@ -40,7 +41,7 @@ pub enum Report {
     Connected(FlowId),
     /// Data or the peer's FIN has arrived.
     Readable(FlowId),
-    /// The send buffer has room after a write was cut short.
+    /// The send buffer has room, after a write that took only a part of its data.
     Writable(FlowId),
     /// The peer has announced urgent data.
     Urgent(FlowId),
@@ -55,27 +56,29 @@ pub struct Io<P> {
     pub link: LinkAddresses,
     /// MTU of the port in bytes.
     pub mtu: u32,
-    /// Connections by flow number.
+    /// Bindings (the stack's states of the connections), indexed by flow id.
     pub bindings: Vec<Option<Binding>>,
-    /// Buffers of ended connections, for new connections.
+    /// Memory of ended connections, for the buffers of new connections.
     buffers: BufferPool,
     /// Reports that the program has not yet taken.
     reports: VecDeque<Report>,
     /// Connections that the program has not yet accepted.
     pub accept_queue: AcceptQueue,
     /// Generation of the newest connection. A handle has the generation of its connection, because
-    /// flow numbers are reused.
+    /// the engine reuses flow ids.
     pub generations: u32,
-    /// True if the port had no free frame, so that the engine must resume sending later.
+    /// True if the port had no free frame, or no room for a GSO frame (a frame that the link splits
+    /// into segments), so that the engine must resume sending later.
     pub blocked: bool,
     /// True if the last flush left something unsent: segments because the port was full
     /// (`blocked`), or frames in the port that the link did not take.
     frames_wait: bool,
     /// Handler of the program's TCP options, if any.
     pub options: Option<Box<dyn OptionHandler>>,
-    /// RST segments of deleted connections that wait for a free frame.
+    /// RST segments that wait for a free frame, with their Ethernet and IP headers. Their
+    /// connections may already be deleted.
     late_resets: VecDeque<(SegmentOut, HeaderTemplate)>,
-    /// Number of dropped packets by reason.
+    /// Numbers of dropped packets by reason.
     pub drops: Drops,
 }
 
@@ -112,8 +115,8 @@ impl<P: PacketIo> Io<P> {
         self.bindings.get_mut(flow.index())?.as_mut()
     }
 
-    /// Accepts a connection from the accept queue of `listener`, and reports the events that
-    /// preceded the accept.
+    /// Accepts the oldest connection in the accept queue of `listener`, and then reports the
+    /// earlier events of this connection. Returns `None` if the accept queue is empty.
     pub fn accept(&mut self, listener: ListenerId) -> Option<Connection> {
         // A connection in the queue has a binding, which exists until the program closes or aborts
         // the connection.
@@ -174,15 +177,16 @@ impl<P: PacketIo> Io<P> {
         self.frames_wait = self.blocked || self.port.tx_pending();
     }
 
-    /// Returns the time at which the program has to poll the stack even if no packet arrives.
-    /// `timer` is the time of the engine's next timer. Frames that wait need a time of their own,
-    /// because the engine may have no timer for a segment that was not sent.
+    /// Returns the time at which the program has to poll the stack even if no packet arrives. `now`
+    /// is the time of the most recent poll, and `timer` is the time of the engine's next timer.
+    /// Frames that wait need a time of their own, because the engine may have no timer for a
+    /// segment that was not sent.
     pub fn next_poll(&self, now: Instant, timer: Option<Instant>) -> Option<Instant> {
         let retry = self.frames_wait.then(|| now + FULL_PORT_RETRY);
         timer.into_iter().chain(retry).min()
     }
 
-    /// Returns the writer of frames to the port, and the connections by flow number.
+    /// Returns the writer of frames to the port, and the bindings, indexed by flow id.
     fn frame_writer(&mut self) -> (FrameWriter<'_, P>, &mut [Option<Binding>]) {
         let writer = FrameWriter {
             port: &mut self.port,
@@ -193,7 +197,8 @@ impl<P: PacketIo> Io<P> {
         (writer, &mut self.bindings)
     }
 
-    /// Sends a segment of a connection.
+    /// Sends a segment of a connection. Sends a payload that is longer than one segment as a GSO
+    /// frame.
     fn transmit_of(&mut self, flow: FlowId, out: &SegmentOut) -> Result<(), TxFull> {
         let (mut writer, bindings) = self.frame_writer();
         let Some(Some(binding)) = bindings.get_mut(flow.index()) else {
@@ -208,8 +213,9 @@ impl<P: PacketIo> Io<P> {
 
     /// Copies `data` to the send buffer of a connection until the buffer has `limit` bytes that the
     /// peer has not acknowledged. `acked` is the stream position up to which the peer has
-    /// acknowledged. Returns the number of bytes, and the stream position after these bytes.
-    /// Returns `None` if the program may not write.
+    /// acknowledged. Returns the number of copied bytes, and the stream position after these bytes.
+    /// Returns `None` if the handle is invalid, or if the sending direction or the connection is
+    /// closed.
     pub fn copy_to_send(
         &mut self,
         connection: Connection,
@@ -312,7 +318,7 @@ impl<P: PacketIo> Driver for Io<P> {
             }
             EngineEvent::FinAcked | EngineEvent::NegativeAdvice => return,
         };
-        // `accept` reports the events of a connection that waits to be accepted.
+        // If the connection waits to be accepted, `accept` reports its events later.
         if binding.listener.is_none() {
             self.reports.push_back(report);
         }
@@ -337,9 +343,9 @@ impl<P: PacketIo> Driver for Io<P> {
         self.bindings[flow.index()] = Some(binding);
     }
 
-    /// Returns the payload limit of a GSO frame in bytes, or 0 if the segments are too short for
-    /// GSO. With an option handler, the limit is 0, because all segments of a GSO frame would carry
-    /// the same options.
+    /// Returns the payload limit of a GSO frame in bytes. The limit is 0 if the port has no GSO
+    /// frames, or if the segments are too short for GSO. With an option handler, the limit is 0,
+    /// because all segments of a GSO frame would carry the same options.
     fn burst_len(&self, _flow: FlowId, segment_size: u32) -> u32 {
         if segment_size < u32::from(GSO_SEGMENT_MIN) || self.options.is_some() {
             return 0;

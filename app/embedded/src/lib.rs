@@ -1,10 +1,12 @@
-//! A TCP stack that a program links, like UTCP in the paper MultiStack (§4).
+//! A TCP stack that a program links, like UTCP in §4 of the MultiStack paper ("Rekindling Network
+//! Protocol Innovation with User-Level Stacks", 2014).
 //!
-//! [`Stack`] runs the engine in the program's thread, on one port: a NIC queue, a memory link, or
-//! functions of the program that move packets ([`FnPort`]). The program calls [`Stack::poll`] (or
-//! [`Stack::poll_input`] and then [`Stack::flush`]) in its event loop. The call receives packets,
-//! runs TCP and the timers, and sends. The stack has no thread, no lock, and no system call except
-//! in the port, so its state changes only in calls.
+//! [`Stack`] runs the TCP engine (`tidelane-engine`) in the program's thread, on one port (packet
+//! interface): a NIC queue, one end of a link in memory, or functions of the program that move
+//! packets ([`FnPort`]). In its event loop, the program calls [`Stack::poll`], or
+//! [`Stack::poll_input`] and then [`Stack::flush`]. These calls receive packets, run TCP and the
+//! timers, and send. The stack has no thread and no lock, and makes no system call except in the
+//! port. The stack's state changes only in calls of the program.
 //!
 //! ```text
 //!   program ── listen, connect, read, write, events ──> Stack

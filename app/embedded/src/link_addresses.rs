@@ -9,10 +9,11 @@ use tidelane_wire::{HeaderTemplate, MacAddress, protocol};
 ///
 /// A stack neither sends nor answers ARP requests and neighbour solicitations. The kernel, which
 /// receives the other traffic of the interface, answers the requests for the interface's addresses.
-/// The stack learns the link address of a peer from a frame that the peer sends. The program sets
-/// the link addresses of peers to which the stack sends first.
+/// The stack learns the link address of a peer from a frame that the peer sends. Before the stack
+/// opens a connection, the program has to set the link address of the peer or of the router.
 ///
-/// A segment goes to the first known address of this list:
+/// The stack selects a link address for each new connection, and for each answer without a
+/// connection. The stack selects the first known address of this list:
 ///
 /// 1. the address that the program has set for the peer,
 /// 2. the source of the frame that the stack is answering,
@@ -25,7 +26,7 @@ pub struct LinkAddresses {
     gateway: Option<MacAddress>,
     /// Link addresses that the program has set, by IP address of the peer.
     neighbours: HashMap<IpAddress, MacAddress>,
-    /// Source link address of the frame that is being processed.
+    /// Source link address of the frame that is being processed. `None` at other times.
     arrival: Option<MacAddress>,
 }
 
@@ -49,8 +50,8 @@ impl LinkAddresses {
         self.neighbours.insert(addr, mac);
     }
 
-    /// Sets the link address of a neighbour, or removes the address if `mac` is `None`. Returns the
-    /// previous address.
+    /// Sets the link address of a neighbour. If `mac` is `None`, removes the link address. Returns
+    /// the previous link address.
     pub fn replace_neighbour(
         &mut self,
         addr: IpAddress,
@@ -68,7 +69,7 @@ impl LinkAddresses {
         self.arrival = mac;
     }
 
-    /// Returns the link address of the next hop to `peer`. Returns `None` if the address is
+    /// Returns the link address of the next hop to `peer`. Returns `None` if the link address is
     /// unknown.
     pub fn next_hop(&self, peer: IpAddress) -> Option<MacAddress> {
         let known = self.neighbours.get(&peer).copied();
@@ -76,15 +77,17 @@ impl LinkAddresses {
     }
 
     /// Returns the Ethernet and IP headers for segments of a connection, or for an answer without a
-    /// connection. Returns `None` if the next hop is unknown, or if the IP versions differ.
+    /// connection. Returns `None` if the next hop is unknown, or if the two addresses of `key` have
+    /// different IP versions.
     pub fn template(&self, key: &FlowKey) -> Option<HeaderTemplate> {
         let (local, peer) = (key.local.addr, key.peer.addr);
         HeaderTemplate::new(self.own, self.next_hop(peer)?, local, peer)
     }
 
     /// Returns the Ethernet and IP headers for UDP datagrams from `local` to `peer`. `known` is the
-    /// source link address of the peer's datagrams. An address that the program has set has
-    /// precedence. Returns `None` in the cases of [`template`](Self::template).
+    /// source link address of the peer's datagrams, if known. If the program has set a link address
+    /// for the peer, this address has precedence over `known`. Returns `None` in the cases of
+    /// [`template`](Self::template).
     pub fn udp_template(
         &self,
         local: IpAddress,

@@ -26,21 +26,21 @@ use crate::{
 /// The engine's number of the only link. A stack has one port.
 const LINK: LinkId = LinkId(0);
 
-/// A TCP stack on one port, the program's interface for packets. TCP runs in the calls of
+/// A TCP stack on one port (packet interface). TCP runs in the calls of the program, such as
 /// [`Self::poll`] and [`Self::flush`].
 pub struct Stack<P: PacketIo> {
     engine: Engine,
     io: Io<P>,
-    /// A reusable burst. `None` while its frames are processed.
+    /// A reusable list of received frames. `None` while the frames are processed.
     burst: Option<P::Burst>,
     addresses: Addresses,
     /// Options of new connections.
     options: SocketOptions,
-    /// Time of the last poll.
+    /// Time of the most recent poll.
     now: Instant,
     /// Selects local ports for active opens.
     ephemeral_ports: EphemeralPorts,
-    /// True if the port may deliver packets with a partial checksum, from a sender on this machine.
+    /// True if a received checksum may be partial (only the sum of the pseudo-header).
     partial_checksums: bool,
 }
 
@@ -90,7 +90,7 @@ impl<P: PacketIo> Stack<P> {
     }
 
     /// Returns the port, for example to announce a sleep. The stack does not see frames that the
-    /// program receives or sends on the port itself.
+    /// program receives or sends through this reference.
     pub fn port_mut(&mut self) -> &mut P {
         &mut self.io.port
     }
@@ -179,8 +179,8 @@ impl<P: PacketIo> Stack<P> {
 
     /// Opens a connection as [`connect_with`](Self::connect_with) does, with the beginning of
     /// `data` in the SYN (RFC 7413). Returns the connection and the number of bytes in the SYN. The
-    /// peer may receive these bytes twice. By default, a SYN without a cookie of the peer has no
-    /// data and requests a cookie: see [`EngineConfig::fast_open`](crate::EngineConfig).
+    /// peer may receive these bytes twice. If the stack has no cookie of the peer, by default the
+    /// SYN has no data and requests a cookie: see [`EngineConfig::fast_open`](crate::EngineConfig).
     pub fn connect_fast(
         &mut self,
         local: Endpoint,
@@ -223,16 +223,15 @@ impl<P: PacketIo> Stack<P> {
     }
 
     /// Receives packets, runs TCP and the timers, and sends. Returns true if a packet has arrived.
-    ///
-    /// `now` is the time of a monotonic clock. All other functions use the time of the last poll.
+    /// `now` is the time of a monotonic clock. The other functions use this time, too.
     pub fn poll(&mut self, now: Instant) -> bool {
         let received = self.poll_input(now);
         self.flush();
         received
     }
 
-    /// Does the same as [`poll`](Self::poll) without the final [`flush`](Self::flush). A program
-    /// that flushes after it has handled the events sends fewer packets: data and FINs carry ACKs.
+    /// Does the same as [`poll`](Self::poll), but without the final [`flush`](Self::flush). If a
+    /// program handles the events before it calls `flush`, its data and FINs carry the ACKs.
     pub fn poll_input(&mut self, now: Instant) -> bool {
         self.now = self.now.max(now);
         let received = self.receive_burst();
@@ -254,8 +253,9 @@ impl<P: PacketIo> Stack<P> {
         self.io.flush_port();
     }
 
-    /// Returns the time by which to poll even without a packet: the next timer, or soon if frames
-    /// wait. Returns `None` if neither applies.
+    /// Returns the time by which to poll even if no packet arrives: the time of the next timer.
+    /// While frames wait to be sent, the time is at most 1 ms after the most recent poll. Returns
+    /// `None` if no timer runs and no frame waits.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.io.next_poll(self.now, self.engine.next_timeout())
     }
@@ -273,7 +273,7 @@ impl<P: PacketIo> Stack<P> {
         count > 0
     }
 
-    /// Returns the first local address. Returns the unspecified address if there is none.
+    /// Returns the first local address, or the unspecified address if the stack has no address.
     pub fn address(&self) -> IpAddress {
         self.addresses.first()
     }
@@ -336,7 +336,7 @@ impl<P: PacketIo> Stack<P> {
         Ok(())
     }
 
-    /// Returns the next event.
+    /// Returns the next event, if any.
     pub fn next_event(&mut self) -> Option<Event> {
         self.io.next_event()
     }
@@ -383,7 +383,7 @@ impl<P: PacketIo> Stack<P> {
         let _ = self.engine.rx_advance(connection.flow, rx_read);
     }
 
-    /// Copies received data to `buffer`. Returns the number of bytes, or zero if there is no data.
+    /// Copies received data to `buffer`. Returns the number of bytes: zero if there is no data.
     pub fn read(&mut self, connection: Connection, buffer: &mut [u8]) -> usize {
         let mut len = 0;
         for part in self.received(connection) {
@@ -400,9 +400,9 @@ impl<P: PacketIo> Stack<P> {
         self.status(connection).is_none_or(|status| status.is_end())
     }
 
-    /// Copies `data` to the send buffer until the buffer is full. Returns the number of bytes. If
-    /// this number is less than the length of `data`, an event reports room later. Returns 0 and
-    /// reports no event if the sending direction is closed ([`Status::writable`] is then `None`).
+    /// Copies as much of `data` as the send buffer has room for. Returns the number of bytes. If
+    /// bytes remain, [`Event::Writable`] follows once there is room. If the sending direction is
+    /// closed ([`Status::writable`] is `None`), returns 0, and no [`Event::Writable`] follows.
     pub fn write(&mut self, connection: Connection, data: &[u8]) -> usize {
         let limit = self.engine.config().tx_limit;
         let acked = self.lookup(connection).map(|(_, flow)| flow.tx_acked());
@@ -471,13 +471,13 @@ impl<P: PacketIo> Stack<P> {
         }
     }
 
-    /// Returns the options of a connection.
+    /// Returns the options of a connection. Returns `None` for an invalid handle.
     pub fn options(&self, connection: Connection) -> Option<SocketOptions> {
         self.lookup(connection)?;
         self.engine.options(connection.flow)
     }
 
-    /// Returns the TCP state of a connection, such as its congestion window, for statistics.
+    /// Returns TCP variables of a connection for statistics, such as the congestion window.
     pub fn info(&self, connection: Connection) -> Option<FlowInfo> {
         self.lookup(connection)?;
         self.engine.info(connection.flow)
@@ -493,7 +493,7 @@ impl<P: PacketIo> Stack<P> {
         &self.io.drops
     }
 
-    /// Returns true if the stack has no connection. After a close, TIME-WAIT does not count.
+    /// Returns true if the stack has no connection, except closed connections in TIME-WAIT.
     pub fn is_empty(&self) -> bool {
         self.engine.is_empty()
     }

@@ -17,9 +17,10 @@ pub struct Status {
     pub peer_closed: bool,
     /// Cause of the end of the connection. `None` before the end.
     pub cause: Option<CloseCause>,
-    /// The last ICMP error that did not end the connection (RFC 9293 §3.9.2.2, MUST-56).
+    /// The most recent ICMP error that did not end the connection (RFC 9293 §3.9.2.2, MUST-56).
     pub path_error: Option<CloseCause>,
-    /// The last urgent byte. `None` if there is none, or once the program has read the byte.
+    /// The last byte of the peer's urgent data. `None` if the peer has announced no urgent data, or
+    /// once the program has read the byte.
     pub urgent: Option<Urgent>,
 }
 
@@ -27,7 +28,7 @@ pub struct Status {
 /// stays in the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Urgent {
-    /// Number of bytes to read before the urgent byte.
+    /// Number of unread bytes before the urgent byte in the stream.
     pub ahead: u32,
     /// Value of the urgent byte. `None` until the byte has arrived.
     pub byte: Option<u8>,

@@ -72,8 +72,8 @@ impl Pair {
         pair
     }
 
-    /// Advances the time, and polls both ends once. The time advances to the next timer if no
-    /// packet is in flight and a timer runs, and by 50 microseconds otherwise.
+    /// Advances the time, and polls both ends once. If no packet is in flight and a timer runs, the
+    /// time advances to the next timer. Otherwise, the time advances by 50 microseconds.
     fn step(&mut self) {
         let idle = self.queues.iter().all(|queue| queue.borrow().is_empty());
         let timers = [self.client.next_timeout(), self.server.next_timeout()];
@@ -85,12 +85,12 @@ impl Pair {
         self.server.poll(self.now);
     }
 
-    /// Returns the number of packets that neither side has received.
+    /// Returns the number of packets in flight in both directions.
     fn in_flight(&self) -> usize {
         self.queues.iter().map(|queue| queue.borrow().len()).sum()
     }
 
-    /// Returns the events of the client and of the server after one step.
+    /// Runs one step. Returns all events of the client and of the server.
     fn events(&mut self) -> [Vec<Event>; 2] {
         self.step();
         let client = std::iter::from_fn(|| self.client.next_event()).collect();
@@ -114,7 +114,7 @@ impl Pair {
 }
 
 /// Exchanges `len` bytes over each of `count` connections with an echo server, and verifies the
-/// echo.
+/// echo. `loss` has the same meaning as in [`stack`].
 fn echo(count: usize, len: usize, loss: u32) {
     let mut pair = Pair::new(loss);
     let listener = pair.server.listen(SERVER, 1024).unwrap();
@@ -247,7 +247,7 @@ fn events_name_each_change_once() {
     assert_eq!(pair.client.write(connection, b"one"), 3);
     pair.client.flush();
     assert_eq!(pair.client.write(connection, b"two"), 3);
-    // Nagle's algorithm delays the second write until the first is acknowledged.
+    // Nagle's algorithm delays the data of the second write until the first write is acknowledged.
     let mut events = Vec::new();
     for _ in 0..10 {
         events.extend(pair.events()[1].clone());
@@ -256,7 +256,7 @@ fn events_name_each_change_once() {
     assert_eq!(pair.server.received(accepted).concat(), b"onetwo");
     pair.server.consume(accepted, 3);
     assert_eq!(pair.server.received(accepted).concat(), b"two");
-    // The program consumes more bytes than are unread.
+    // `consume` with a number larger than 3 marks the 3 unread bytes as read.
     pair.server.consume(accepted, 1000);
     assert_eq!(pair.server.received(accepted).concat(), b"");
     pair.client.close(connection);
@@ -625,7 +625,7 @@ fn an_unknown_neighbour_is_refused() {
 /// A handler that adds an option with a running number to each segment (RFC 6994: experimental kind
 /// 253, and an identifier).
 struct Numbering {
-    /// Number of segments sent.
+    /// Number of the segments to which the handler has added the option.
     sent: u32,
     /// Numbers in the peer's segments, in order of arrival.
     seen: Rc<RefCell<Vec<u32>>>,

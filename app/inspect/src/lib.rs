@@ -28,7 +28,8 @@ mod path;
 
 pub use path::InlinePath;
 
-/// Maximum number of nested script interpreters, as in Linux.
+/// Maximum number of nested script interpreters that the inspection follows. Linux has a similar
+/// limit.
 const INTERPRETERS_MAX: u32 = 4;
 /// Maximum length of a script's `#!` line in bytes, as in Linux (BINPRM_BUF_SIZE).
 const SCRIPT_LINE_MAX: usize = 256;
@@ -51,7 +52,7 @@ pub enum Reason {
     /// `exec` raises the program's privileges (AT_SECURE), so the dynamic loader ignores
     /// LD_PRELOAD.
     RaisesPrivileges,
-    /// The program is a 32-bit ELF file, and the library a 64-bit one.
+    /// The program is a 32-bit ELF file, but the library is 64-bit.
     Not64Bit,
     /// The program is a Go program, which makes its system calls without libc.
     Go,
@@ -80,7 +81,7 @@ impl Reason {
 #[derive(Clone, Copy, Debug)]
 pub struct Unsupported {
     reason: Reason,
-    /// The script's interpreter, which `reason` is about, or `None` if the program is not a script.
+    /// If the program is a script, the interpreter to which `reason` applies. Otherwise `None`.
     interpreter: Option<InlinePath>,
 }
 
@@ -104,8 +105,9 @@ impl fmt::Display for Unsupported {
 /// serve the program, or if the inspection cannot tell, for example because the program's file
 /// cannot be read.
 ///
-/// `program` is a path. However, as with `execvp`, a `program` without a slash is a name to find in
-/// the directories of `search` (the value of PATH), if `search` is given.
+/// If `search` (the value of PATH) is given and `program` has no slash, `program` is a name. As
+/// `execvp` does, the function then looks for the name in the directories of `search`. Otherwise
+/// `program` is a path.
 pub fn inspect(program: &CStr, search: Option<&[u8]>) -> Option<Unsupported> {
     let bytes = program.to_bytes();
     match search {
@@ -134,8 +136,8 @@ fn is_executable(path: &CStr) -> bool {
         && rustix::fs::access(path, Access::EXEC_OK).is_ok()
 }
 
-/// Inspects the file at `path`. `interpreters` is the number of further nested interpreters to
-/// follow.
+/// Inspects the file at `path`. If the file is a script, inspects its interpreter instead.
+/// `interpreters` is the maximum number of nested interpreters to follow from this file on.
 fn inspect_file(path: InlinePath, interpreters: u32) -> Option<Unsupported> {
     let file = open(path.as_c_str())?;
     let mut start = [0; SCRIPT_LINE_MAX];
@@ -184,8 +186,8 @@ fn read(file: &OwnedFd, into: &mut [u8], offset: u64) -> Option<usize> {
     Some(done)
 }
 
-/// Returns true if `exec` of the program changes the effective user or group, or if the file has
-/// capabilities and this process is not root.
+/// Returns true if `exec` of the program changes the effective user or group. Also returns true if
+/// the file has capabilities and the effective user of this process is not root.
 fn raises_privileges(path: &CStr, file: &OwnedFd) -> bool {
     let Ok(stat) = fstat(file) else {
         return false;
@@ -198,8 +200,8 @@ fn raises_privileges(path: &CStr, file: &OwnedFd) -> bool {
     by_user || by_group || by_capabilities
 }
 
-/// Returns the path of the interpreter in the `#!` line of a script. `start` is the start of the
-/// file. Returns `None` if the file is not a script or the line names no interpreter.
+/// Returns the path of the interpreter in the `#!` line of a script. `start` has the first bytes of
+/// the file. Returns `None` if the file is not a script or the line names no interpreter.
 fn interpreter_of_script(start: &[u8]) -> Option<&[u8]> {
     let line = start.split(|byte| *byte == b'\n').next()?;
     let words = line.strip_prefix(b"#!")?;
@@ -207,8 +209,8 @@ fn interpreter_of_script(start: &[u8]) -> Option<&[u8]> {
     words.find(|word| !word.is_empty())
 }
 
-/// The bytes of one header of an ELF file, with the size and alignment for a file header, a program
-/// header or a section header.
+/// The bytes of one header of an ELF file. The size and the alignment suffice for each kind of
+/// header: file header, program header and section header.
 #[repr(align(8))]
 struct HeaderBytes([u8; size_of::<FileHeader64<Endianness>>()]);
 
@@ -227,7 +229,7 @@ impl HeaderBytes {
 }
 
 /// Returns the reason why the library cannot serve the program in an ELF file. Returns `None` if
-/// there is no reason, or if the file has another format, which `exec` rejects or handles itself.
+/// the ELF file shows no reason, if the file cannot be read, or if the file is not an ELF file.
 fn reason_in_elf(file: &OwnedFd) -> Option<Reason> {
     let start = HeaderBytes::read(file, 0)?;
     match FileKind::parse(&start.0[..]).ok()? {
@@ -260,7 +262,8 @@ fn reason_in_elf(file: &OwnedFd) -> Option<Reason> {
     is_musl.then_some(Reason::Musl)
 }
 
-/// Returns true if the ELF file has a section with the name `wanted`, which includes the final NUL.
+/// Returns true if the ELF file has a section with the name `wanted`. `wanted` has a final NUL, and
+/// the length of [`GO_SECTION`].
 fn has_section(
     file: &OwnedFd,
     header: &FileHeader64<Endianness>,
@@ -327,8 +330,8 @@ mod tests {
         }
     }
 
-    /// Returns a 64-bit ELF file without sections and with one segment: PT_INTERP with the path
-    /// `loader`, or PT_LOAD without a loader.
+    /// Returns a 64-bit ELF file that has no section and one segment. If `loader` is given, the
+    /// segment is PT_INTERP with the path `loader`. Otherwise the segment is PT_LOAD.
     fn elf(loader: Option<&[u8]>) -> Vec<u8> {
         let mut file = vec![0; 64 + 56];
         file[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
@@ -393,7 +396,7 @@ mod tests {
         dir.write("program", format!("#!{name}\n").as_bytes());
         assert!(inspect(&script, None).is_none());
         drop(dir);
-        assert!(inspect(&script, None).is_none(), "no such file");
+        assert!(inspect(&script, None).is_none(), "inspected a removed file");
     }
 
     #[test]
@@ -402,7 +405,7 @@ mod tests {
         dir.write("program", &elf(None));
         let search = format!("/nowhere:{}:/bin", dir.0.display());
         let found = || inspect(c"program", Some(search.as_bytes()));
-        assert!(found().is_none(), "not executable");
+        assert!(found().is_none(), "found a file without the x bit");
         let path = dir.0.join("program");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&path, mode).expect("it is there");

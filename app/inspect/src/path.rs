@@ -2,8 +2,9 @@
 
 use std::{ffi::CStr, fmt};
 
-/// Size in bytes of the longest path that this crate inspects, with the final NUL. A program with a
-/// longer path is not inspected, and counts as supported.
+/// Size in bytes of the longest path that this crate inspects, including the final NUL. The crate
+/// does not inspect a program with a longer path, and reports no reason why the program could not
+/// run on Tidelane.
 const LEN_MAX: usize = 512;
 
 /// A file path of at most `LEN_MAX - 1` bytes, stored in the value itself.
@@ -14,8 +15,8 @@ pub struct InlinePath {
 }
 
 impl InlinePath {
-    /// Makes a path of the bytes of all `parts`, without separators. Returns `None` if the path is
-    /// too long or contains a zero byte.
+    /// Makes a path by joining all `parts` without separators. Returns `None` if the path is too
+    /// long or contains a zero byte.
     pub(crate) fn new(parts: &[&[u8]]) -> Option<Self> {
         let mut bytes = [0; LEN_MAX];
         let mut used = 0;

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 
-/// An IPv4 or IPv6 socket address.
+/// An IPv4 or IPv6 socket address in the form that the kernel reads.
 #[derive(Clone, Copy, Debug)]
 pub enum SocketAddress {
     V4(sockaddr_in),
@@ -12,8 +12,8 @@ pub enum SocketAddress {
 }
 
 impl SocketAddress {
-    /// Returns a pointer to the address, and its length in bytes. The pointer is valid as long as
-    /// the value is not moved.
+    /// Returns a pointer to the `sockaddr`, and the length of the `sockaddr` in bytes. The pointer
+    /// is valid until this value is moved or dropped.
     pub fn as_raw(&self) -> (*const sockaddr, socklen_t) {
         match self {
             Self::V4(address) => (
@@ -43,7 +43,8 @@ impl SocketAddress {
     }
 }
 
-/// Parses a `sockaddr_in` or a `sockaddr_in6`. Returns `None` for another family or a short slice.
+/// Parses a `sockaddr_in` or a `sockaddr_in6`. Returns `None` if the address family is another one
+/// or `bytes` is too short.
 pub fn address_of(bytes: &[u8]) -> Option<SocketAddr> {
     let family = i32::from(u16::from_ne_bytes(*bytes.first_chunk()?));
     let port = u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?);

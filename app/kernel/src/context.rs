@@ -1,5 +1,6 @@
-//! [`KernelContext`]: the sockets of one thread, with the ring API (`tidelane-rings`) on the
-//! kernel's TCP and UDP through io_uring.
+//! [`KernelContext`]: the TCP and UDP sockets of one thread. The program uses the sockets through
+//! the ring API (`tidelane-rings`), and the context serves the API with the kernel's TCP and UDP
+//! through io_uring.
 
 use std::{collections::VecDeque, io, net::SocketAddr, os::fd::BorrowedFd};
 
@@ -17,20 +18,20 @@ use crate::{
     uring_unsafe::{Completion, Uring},
 };
 
-/// Length of the submission queue in entries. If the queue is full, a further request costs a
-/// system call.
+/// Capacity of the submission queue in entries. If the queue is full, the next request costs an
+/// additional system call, which empties the queue.
 const ENTRIES: u32 = 4096;
-/// Longest payload of a UDP datagram over IPv4 in bytes. The context refuses a longer payload, also
-/// over IPv6.
+/// Length in bytes of the longest payload of a UDP datagram over IPv4. The context refuses a longer
+/// payload, also over IPv6.
 const DATAGRAM_MAX: usize = 65_507;
 
 /// TCP and UDP sockets of the kernel, for one thread.
 pub struct KernelContext {
-    /// Completions with events that [`Context::tx_sync`] has found, for the list of the next call.
-    /// Each completion holds a received buffer, an accepted socket or a request. The numbers of
-    /// buffers, sockets and requests are limited, so the queue is limited. The completions are
-    /// dropped before the driver, because they may share buffers with sends that the kernel still
-    /// reads.
+    /// Completions of requests that [`Context::tx_sync`] has found and that may cause events. The
+    /// next list reports the events. Each completion holds a received buffer, an accepted socket or
+    /// a request. The numbers of buffers, sockets and requests are limited, so the queue is
+    /// limited. The completions are dropped before the driver, because the completions may share
+    /// buffers with sends that the kernel still reads.
     set_aside: VecDeque<Completion>,
     driver: Driver,
     pool: Pool,
@@ -43,7 +44,8 @@ impl KernelContext {
     /// # Errors
     ///
     /// `Unsupported` on kernels before Linux 6.1. `PermissionDenied` if the system forbids
-    /// io_uring. `InvalidInput` for impossible options.
+    /// io_uring. `InvalidInput` for impossible options. An error of the kernel if `busy_poll_us` is
+    /// not zero and the kernel lacks this option (before Linux 6.9).
     pub fn open(options: &KernelOptions) -> io::Result<Self> {
         let pool = Pool::new(options.buffers, options.buffer_len)?;
         let provided = match options.buffers / 2 {
@@ -63,13 +65,13 @@ impl KernelContext {
     }
 
     /// Sends all queued data for which the sockets have room, then performs the shutdowns and
-    /// closes that wait for this data. Adds the events to `list`. Without a list, `set_aside` keeps
-    /// the completions with events for the next call.
+    /// closes that wait for this data. Adds the events to `list`. If `list` is `None`, the
+    /// completions that may cause events go to `set_aside`.
     fn transmit(&mut self, mut list: Option<&mut ReadyList>) -> io::Result<()> {
         // In each round, a socket sends data, fails, closes or begins to wait for room, so the
-        // number of rounds is limited. A refused zero-copy send adds a round with a copy. The
-        // requests are submitted without a wait. Sends and closes complete within the call, and a
-        // send without room or a pending close needs a further request before the wait.
+        // number of rounds is limited. If the kernel refuses a zero-copy send, a further round
+        // sends a copy. `enter` does not wait here, because the end of a send may need a further
+        // request before the caller waits: a poll for room, or the close that follows the data.
         while self.driver.start_sends()? {
             self.driver.enter(Wait::No)?;
             while let Some(done) = self.driver.next() {
@@ -83,7 +85,7 @@ impl KernelContext {
         Ok(())
     }
 
-    /// Replaces the contents of the list by the events in `set_aside`.
+    /// Replaces the contents of the list by the events of the completions in `set_aside`.
     fn start_list(&mut self, list: &mut ReadyList) -> io::Result<()> {
         list.clear();
         while let Some(done) = self.set_aside.pop_front() {
@@ -92,13 +94,14 @@ impl KernelContext {
         Ok(())
     }
 
-    /// Adds events to the list, and waits for the first event if the list has none.
+    /// Adds the events of the present completions to the list. If the list has no event at the
+    /// start of the call and no WRITABLE is due, first waits for a completion as `wait` says.
     fn receive(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()> {
         if self.pool.free_count() > 0 {
             self.driver.restart_starved()?;
         }
-        // Events in the list come from `transmit`, which has entered the kernel. A second call
-        // would find few further completions.
+        // If the list has events, `transmit` has found them in this call or in the preceding
+        // `tx_sync`. A further entry into the kernel would find few other completions.
         if list.is_empty() {
             let is_due = self.driver.has_writable();
             self.driver.enter(if is_due { Wait::No } else { wait })?;
@@ -211,7 +214,8 @@ impl Context for KernelContext {
             && let Some(input) = socket.input
         {
             socket.outstanding += 1;
-            // The push fails only if the ring fails. The next sync reports the error.
+            // The push fails only if `io_uring_enter` fails. A later sync calls `io_uring_enter`
+            // again, and reports an error that persists.
             let _ = self.driver.push(descriptor, Request::Cancel(input));
         }
     }
@@ -221,7 +225,7 @@ impl Context for KernelContext {
             socket.is_paused = false;
         }
         // While the cancel of `pause` is pending, this call starts nothing. `Driver::complete` then
-        // starts the next request when the cancelled one ends.
+        // starts the next request when the cancelled request ends.
         self.driver.start_input(descriptor)
     }
 

@@ -1,5 +1,5 @@
-//! [`Driver`]: starts the io_uring requests for the sockets of a context (of one thread), and turns
-//! their completions into events.
+//! [`Driver`]: starts the io_uring requests for the sockets of a context (all sockets of one
+//! thread), and turns the completions of the requests into events.
 
 use std::{io, net::SocketAddr, os::fd::OwnedFd};
 
@@ -19,15 +19,18 @@ use crate::{
 pub struct Driver {
     uring: Uring,
     pub sockets: Sockets,
-    /// Sockets with data to send, a shutdown or a close.
+    /// Sockets for the next [`Self::start_sends`]: a send, a shutdown or a close may be due.
     dirty: Vec<Descriptor>,
     /// Sockets whose receive failed with ENOBUFS, because the kernel had no free buffer.
     starved: Vec<Descriptor>,
-    /// Sockets that refused a buffer and have room again. The next list reports WRITABLE for them.
+    /// Sockets that have refused a buffer and have room again. The next list reports WRITABLE for
+    /// each of them that can still send.
     writable: Vec<Descriptor>,
-    /// Limit of the buffers of one descriptor that wait for sending or that the kernel reads.
+    /// Largest number of buffers of one descriptor that wait for sending or that the kernel reads
+    /// in zero-copy sends.
     send_queue_max: usize,
-    /// Decides which sends are zero-copy sends.
+    /// Decides which sends are zero-copy sends (the kernel reads the buffers instead of copying
+    /// them).
     policy: Policy,
 }
 
@@ -54,6 +57,7 @@ impl Driver {
         self.uring.enter(wait)
     }
 
+    /// Takes the next completion from the ring.
     pub fn next(&mut self) -> Option<Completion> {
         self.uring.next()
     }
@@ -88,8 +92,8 @@ impl Driver {
         }
     }
 
-    /// Starts to accept or to receive, unless the socket is paused, over, or already has an input
-    /// request.
+    /// Starts to accept or to receive. Does nothing if [`Socket::next_input`] returns no request,
+    /// for example because the socket is paused or already has an input request.
     pub fn start_input(&mut self, descriptor: Descriptor) -> io::Result<()> {
         let socket = self.sockets.get_mut(descriptor);
         match socket.and_then(|socket| socket.next_input()) {
@@ -98,8 +102,8 @@ impl Driver {
         }
     }
 
-    /// Starts a request that accepts, connects or receives, and records it as the input request of
-    /// the socket.
+    /// Starts `request` as the input request of a socket. The request accepts, connects or
+    /// receives, or is the pause of a listener.
     pub fn start_as_input(&mut self, descriptor: Descriptor, request: Request) -> io::Result<()> {
         if let Some(socket) = self.sockets.get_mut(descriptor) {
             socket.outstanding += 1;
@@ -108,7 +112,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Adds a socket with data to send, a shutdown or a close to the list of [`Self::start_sends`].
+    /// Adds a socket to the list of [`Self::start_sends`]. Call this function if a send, a shutdown
+    /// or a close may be due.
     pub fn mark_dirty(&mut self, descriptor: Descriptor) {
         if let Some(socket) = self.sockets.get_mut(descriptor)
             && !std::mem::replace(&mut socket.is_dirty, true)
@@ -117,9 +122,10 @@ impl Driver {
         }
     }
 
-    /// Starts the sends and closes of all sockets in the list of [`Self::mark_dirty`]. Returns true
-    /// if a request was started. The kernel completes each of these requests during its submission,
-    /// except a zero-copy send, which the kernel only answers then.
+    /// Starts the sends, shutdowns and closes of all sockets in the list of [`Self::mark_dirty`].
+    /// Returns true if a request was started. The kernel completes each of these requests during
+    /// its submission. For a zero-copy send, the submission yields only the answer (the number of
+    /// bytes sent). The notification that the kernel has read the buffers follows later.
     pub fn start_sends(&mut self) -> io::Result<bool> {
         let mut is_any = false;
         for descriptor in std::mem::take(&mut self.dirty) {
@@ -137,8 +143,9 @@ impl Driver {
         Ok(is_any)
     }
 
-    /// Performs the shutdown or close that the program has requested, once all data is sent.
-    /// Returns true if a request was started.
+    /// If all data is sent, performs the shutdown or close that the program has requested. If the
+    /// socket has failed, performs a requested close without the data. Returns true if a request
+    /// was started.
     fn finish_output(&mut self, descriptor: Descriptor) -> io::Result<bool> {
         let Some(socket) = self.sockets.get_mut(descriptor) else {
             return Ok(false);
@@ -155,8 +162,8 @@ impl Driver {
         Ok(false)
     }
 
-    /// Cancels the requests of a socket, and closes the kernel's descriptor. Returns true if a
-    /// request was started.
+    /// Cancels the input request of a socket and its wait for room, and closes the kernel's
+    /// descriptor. Returns true if a request was started.
     fn start_close(&mut self, descriptor: Descriptor) -> io::Result<bool> {
         let Some(socket) = self.sockets.get_mut(descriptor) else {
             return Ok(false);
@@ -244,7 +251,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Adds an accepted connection to the list, and starts to receive from the peer.
+    /// Adds an accepted connection to the list, and starts to receive from the peer. If the program
+    /// has closed the listener, closes the connection instead.
     fn accept(
         &mut self,
         listener: Descriptor,
@@ -285,7 +293,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Processes the answer to a zero-copy send. A refused send is repeated with a copy.
+    /// Processes the answer to a zero-copy send. If the kernel has refused the send, its pieces
+    /// return to the queue, and the next send copies them.
     fn end_zero_copy(
         &mut self,
         descriptor: Descriptor,
@@ -308,8 +317,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Processes the end of a send. A payload for which the socket had no room returns to the
-    /// queue.
+    /// Processes the end of a stream send. The pieces in `unsent`, for which the socket had no
+    /// room, return to the queue.
     fn end_send(
         &mut self,
         descriptor: Descriptor,
@@ -333,7 +342,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Processes the end of a `sendmsg` of one datagram. A datagram without room stays queued.
+    /// Processes the end of a `sendmsg` of one datagram. If the socket had no room, the datagram
+    /// returns to the queue.
     fn end_datagram(
         &mut self,
         descriptor: Descriptor,
@@ -365,7 +375,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Marks the socket for its next send, and reports room.
+    /// Makes WRITABLE due as [`Self::report_room`] does, and marks the socket for its next send.
     fn continue_sends(&mut self, descriptor: Descriptor) {
         self.report_room(descriptor);
         self.mark_dirty(descriptor);
@@ -404,7 +414,8 @@ impl Driver {
         self.start_input(descriptor)
     }
 
-    /// Drops the queue of a failed connection, and reports CLOSED once.
+    /// Drops the queue of a failed connection or UDP socket. If the program has closed the
+    /// descriptor, continues the close. Otherwise reports CLOSED once.
     fn fail(&mut self, descriptor: Descriptor, errno: i32, list: &mut ReadyList) {
         let Some(socket) = self.sockets.get_mut(descriptor) else {
             return;
@@ -426,14 +437,14 @@ fn sent_of(result: i32) -> usize {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // A queue may share buffers with sends that the kernel still reads. Without the queues, the
-        // ring, which is dropped next, has the last pieces of these buffers and can give the
-        // buffers up.
+        // A queue may share buffers with sends that the kernel still reads. After the drop of the
+        // queues, the ring has the last pieces of these buffers. The ring is dropped next, and can
+        // then give the buffers up.
         self.sockets.drop_queues();
     }
 }
 
-/// Adds received data to the list, as a datagram if `sender` is known.
+/// Adds received data to the list. The data is a datagram if `sender` is given.
 fn add_data(
     list: &mut ReadyList,
     descriptor: Descriptor,

@@ -1,7 +1,8 @@
 //! A piece of the stream that a connection sends.
 //!
-//! A zero-copy send may end within a buffer. The kernel then reads the start of the payload while
-//! the rest waits for the next send, so the two pieces share the buffer:
+//! A zero-copy send (the kernel reads the program's buffers instead of copying them) may end within
+//! a buffer. The kernel then reads the start of the payload while the rest waits for the next send,
+//! so the two pieces share the buffer:
 //!
 //! ```text
 //!   buffer   | start: the kernel reads | rest: in the queue |
@@ -12,12 +13,13 @@ use std::rc::Rc;
 
 use tidelane_rings::{Buffer, Pool};
 
-/// A piece of the stream to send. The memory returns to its pool when the last piece is dropped.
+/// A piece of the stream to send. A buffer returns to its pool when its last piece is dropped.
 #[derive(Debug)]
 pub enum Piece {
     /// The payload of a buffer that has no other owner.
     Whole(Buffer),
-    /// The payload of a shared buffer from an offset in bytes on.
+    /// The end of the payload of a shared buffer. The number is the offset in bytes at which the
+    /// piece begins in the payload.
     Shared(Rc<Buffer>, usize),
 }
 
@@ -39,8 +41,9 @@ impl Piece {
     }
 
     /// Splits a piece of which a zero-copy send has sent the first `sent` bytes. Returns the piece
-    /// that the kernel reads, and the rest to send. The first piece only keeps the buffer: its
-    /// payload still includes the rest.
+    /// that the kernel reads, and the rest to send. The sole purpose of the first piece is to keep
+    /// the buffer allocated while the kernel reads it. The [`payload`](Self::payload) of this piece
+    /// therefore still includes the rest.
     fn share(self, sent: usize) -> (Self, Self) {
         let (buffer, start) = match self {
             Self::Whole(buffer) => (Rc::new(buffer), 0),
@@ -50,10 +53,11 @@ impl Piece {
         (Self::Shared(buffer, start), rest)
     }
 
-    /// Gives up a buffer that the kernel still reads when the context ends, and whose notification
-    /// nobody will see. The buffer is never used again: its number stays allocated in `pool`, and
-    /// memory of another owner is leaked. The end of the pool unmaps the buffer, and the kernel
-    /// frees the pages when it has read them.
+    /// Gives up the buffer of a piece that the kernel still reads when the context ends. The
+    /// context does not get the notification that the kernel has read the buffer, so the buffer is
+    /// never used again. The number of a buffer of `pool` stays allocated. Memory that does not
+    /// belong to `pool` is leaked. The end of `pool` unmaps its buffers, and the kernel frees the
+    /// pages when the kernel has read them.
     pub fn give_up(self, pool: &Pool) {
         let buffer = match self {
             Self::Whole(buffer) => Some(buffer),
@@ -67,7 +71,7 @@ impl Piece {
     }
 }
 
-/// Returns `pieces` without the first `sent` bytes. Drops the pieces that are sent.
+/// Returns `pieces` without the first `sent` bytes. Drops the pieces that are sent completely.
 pub fn drop_sent(pieces: Vec<Piece>, mut sent: usize) -> Vec<Piece> {
     let mut unsent = Vec::new();
     for mut piece in pieces {
@@ -81,8 +85,9 @@ pub fn drop_sent(pieces: Vec<Piece>, mut sent: usize) -> Vec<Piece> {
     unsent
 }
 
-/// Removes the unsent pieces from `pieces` after a zero-copy send of `sent` bytes, and returns
-/// them. A piece that is sent in part stays in `pieces`, and its rest is returned.
+/// Removes the unsent pieces from `pieces` after a zero-copy send of `sent` bytes, and returns the
+/// unsent pieces. If a piece is sent in part, the piece stays in `pieces`, and the rest of its
+/// payload is returned.
 pub fn split_off_unsent(pieces: &mut Vec<Piece>, mut sent: usize) -> Vec<Piece> {
     let mut unsent = Vec::new();
     for piece in std::mem::take(pieces) {
@@ -105,7 +110,7 @@ pub fn split_off_unsent(pieces: &mut Vec<Piece>, mut sent: usize) -> Vec<Piece> 
 mod tests {
     use super::*;
 
-    /// Returns pieces of three bytes each: "abc", "def" and so on.
+    /// Returns `count` pieces of three bytes each: "abc", "def" and so on.
     fn pieces(pool: &Pool, count: u8) -> Vec<Piece> {
         let piece = |number: u8| {
             let mut buffer = pool.allocate().expect("free");
@@ -133,7 +138,7 @@ mod tests {
                 assert_eq!(bytes(&rest), b"abcdefghi"[first + second..]);
                 let rest = drop_sent(rest, 1);
                 assert_eq!(bytes(&rest), b"abcdefghi"[(first + second + 1).min(9)..]);
-                // A buffer is free when neither the queue nor a send has a piece of it.
+                // A buffer is free when none of `rest`, `lent` and `again` has a piece of it.
                 drop(rest);
                 let held = (first + second).div_ceil(3) as u32;
                 assert_eq!(pool.free_count(), 3 - held);
@@ -154,7 +159,7 @@ mod tests {
         for piece in lent.into_iter().chain(again) {
             piece.give_up(&pool);
         }
-        // The send has not begun the second buffer, so it is free.
+        // The two sends have reached only the first of the three buffers. The others are free.
         assert_eq!(pool.free_count(), 2);
         let other = Pool::new(1, 3).expect("there is memory");
         for piece in pieces(&other, 1) {

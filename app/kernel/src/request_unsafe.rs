@@ -17,16 +17,18 @@ use crate::{
     piece::{Piece, drop_sent, split_off_unsent},
 };
 
-/// Identifier of the only group of provided buffers.
+/// Identifier of the only group of provided buffers (buffers into which the kernel receives).
 pub const GROUP: u16 = 0;
-/// Largest number of buffers in one stream send, and of datagrams of one socket whose sends the
-/// kernel has not completed.
+/// Largest number of buffers in one stream send. Also the largest number of datagrams of one socket
+/// whose sends the kernel has not completed.
 pub const SEND_BUFFERS_MAX: usize = 64;
-/// Bytes before the sender's address in a received datagram (`struct io_uring_recvmsg_out`).
+/// Length in bytes of the header (`struct io_uring_recvmsg_out`) that the kernel stores before the
+/// sender's address of a received datagram.
 const DATAGRAM_HEAD: usize = 16;
-/// Bytes that the kernel reserves for the sender's address of a received datagram.
+/// Number of bytes that the kernel reserves for the sender's address of a received datagram.
 const SENDER_LEN: usize = size_of::<libc::sockaddr_in6>();
-/// Makes the notification of a zero-copy send report whether the kernel has copied (Linux 6.2).
+/// Flag that makes the notification of a zero-copy send report whether the kernel has copied the
+/// payload (Linux 6.2).
 const IORING_SEND_ZC_REPORT_USAGE: u16 = 1 << 3;
 /// Number of a request, unique among the requests of a ring (the `user_data` of io_uring).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,25 +37,27 @@ pub struct RequestId(pub u64);
 /// A request to the kernel: one io_uring operation.
 #[derive(Debug)]
 pub enum Request {
-    /// Accepts connections until an accept fails (multishot).
+    /// Accepts connections until an accept fails (multishot: each connection has a completion).
     Accept(RawFd),
     /// Receives stream data into provided buffers until the end of the stream or an error
     /// (multishot).
     Receive(RawFd),
-    /// Sends as much of the payloads of buffers as the socket has room for (MSG_DONTWAIT). The
+    /// Sends the payloads of buffers, as many bytes as the socket has room for (MSG_DONTWAIT). The
     /// kernel completes the request during its submission.
     Send(RawFd, Message),
-    /// Sends as [`Request::Send`] does, without a copy. The kernel answers during the submission,
-    /// and reads the sent buffers until its notification, the last completion.
+    /// Sends as [`Request::Send`] does, but the kernel reads the buffers instead of copying them.
+    /// The first completion is the answer (the number of bytes sent), which the kernel posts during
+    /// the submission. The last completion is the notification that the kernel has read the
+    /// buffers. A failed send may have only the answer.
     SendZeroCopy(RawFd, Message),
     /// Receives datagrams into provided buffers until a receive fails (multishot).
     ReceiveFrom(RawFd, Box<ReceiveHeader>),
     /// Sends a datagram if the socket has room (MSG_DONTWAIT). The kernel completes the request
     /// during its submission.
     SendTo(RawFd, Datagram),
-    /// Polls until the socket has room to send.
+    /// Waits until the socket has room to send (a poll request).
     AwaitRoom(RawFd),
-    /// Completes after a time.
+    /// Completes after a time, for the pause of a listener.
     Pause(Box<Timespec>),
     /// Connects to an address.
     Connect(RawFd, Box<SocketAddress>),
@@ -79,7 +83,7 @@ struct Parts {
 }
 
 impl Message {
-    /// Returns a message of at most [`SEND_BUFFERS_MAX`] pieces.
+    /// Returns a message of `pieces`. The caller passes at most [`SEND_BUFFERS_MAX`] pieces.
     pub fn new(pieces: Vec<Piece>) -> Self {
         let payloads = pieces.iter().map(|piece| {
             let payload = piece.payload();
@@ -102,18 +106,19 @@ impl Message {
         self.pieces.len()
     }
 
-    /// Returns the unsent pieces after the end of a send of `sent` bytes. Frees the sent buffers.
+    /// Returns the unsent pieces after the end of a send that has sent `sent` bytes. Frees the sent
+    /// buffers.
     pub fn into_unsent(self, sent: usize) -> Vec<Piece> {
         drop_sent(self.pieces, sent)
     }
 
-    /// Returns the unsent pieces after the answer to a zero-copy send of `sent` bytes. The message
-    /// keeps the sent pieces, which the kernel still reads.
+    /// Returns the unsent pieces after the answer to a zero-copy send, which has sent `sent` bytes.
+    /// The message keeps the sent pieces, which the kernel still reads.
     pub fn take_unsent(&mut self, sent: usize) -> Vec<Piece> {
         split_off_unsent(&mut self.pieces, sent)
     }
 
-    /// Gives up the buffers, which the kernel still reads.
+    /// Gives up the buffers, which the kernel still reads ([`Piece::give_up`]).
     pub fn give_up(self, pool: &Pool) {
         self.pieces
             .into_iter()
@@ -121,8 +126,8 @@ impl Message {
     }
 }
 
-/// The `msghdr` of a multishot `recvmsg`. The `msghdr` reserves room for the sender's address, and
-/// none for control data.
+/// The `msghdr` of a multishot `recvmsg`. The `msghdr` reserves room for the sender's address, but
+/// no room for control data.
 #[derive(Debug)]
 pub struct ReceiveHeader(msghdr);
 
@@ -136,7 +141,7 @@ impl ReceiveHeader {
     }
 }
 
-/// A datagram to send, with its peer.
+/// A datagram to send, with the address of its receiver.
 #[derive(Debug)]
 pub struct Datagram {
     message: Message,
@@ -155,7 +160,7 @@ impl Datagram {
         Self { message, peer }
     }
 
-    /// Returns the peer and the buffer.
+    /// Returns the peer and the buffer. Always `Some` for a datagram of [`Self::new`].
     pub fn into_parts(mut self) -> Option<(SocketAddr, Buffer)> {
         match self.message.pieces.pop()? {
             Piece::Whole(buffer) => Some((self.peer.to_address(), buffer)),
@@ -189,8 +194,8 @@ pub fn entry_of(request: &Request) -> squeue::Entry {
             .flags(libc::SOCK_CLOEXEC)
             .build(),
         Request::Receive(socket) => opcode::RecvMulti::new(Fd(*socket), GROUP).build(),
-        // MSG_DONTWAIT makes a send without room fail with EAGAIN, so the request completes at
-        // once.
+        // MSG_DONTWAIT makes a send without room fail with EAGAIN, so the request completes during
+        // its submission.
         Request::Send(socket, message) => {
             opcode::SendMsg::new(Fd(*socket), &raw const message.parts.header)
                 .flags((MSG_DONTWAIT | MSG_NOSIGNAL) as u32)

@@ -1,5 +1,5 @@
-//! [`Socket`]: a kernel socket of a context (the sockets of one thread), with its queue of data to
-//! send and its io_uring requests.
+//! [`Socket`]: a kernel socket, with its queue of data to send and its io_uring requests. The
+//! sockets of one thread form a context.
 
 use std::{
     collections::VecDeque,
@@ -53,7 +53,8 @@ pub fn udp_socket(local: SocketAddr) -> io::Result<OwnedFd> {
 /// Opens a TCP socket for the address family of `address`.
 pub fn tcp_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     let fd = socket_of(address, SocketType::STREAM)?;
-    // TCP_NODELAY, so that a send leaves at once. Accepted connections inherit the option.
+    // With TCP_NODELAY, the kernel does not delay small segments. Accepted connections inherit the
+    // option.
     sockopt::set_tcp_nodelay(&fd, true)?;
     Ok(fd)
 }
@@ -65,41 +66,46 @@ pub enum Phase {
     Listening,
     /// The connection is being established.
     Connecting,
-    /// Data can be sent and received.
+    /// The connection is established: data can be sent and received.
     Open,
     /// The socket is a UDP socket: datagrams can be sent and received.
     Datagram,
-    /// The connection or the UDP socket has failed. Only the close is left.
+    /// The connection or the UDP socket has failed. The program can only close the descriptor.
     Failed,
 }
 
 /// A socket of the kernel, with its queue of data to send and its requests.
 #[derive(Debug)]
 pub struct Socket {
+    /// The kernel's descriptor. `None` after [`Self::take_fd`].
     fd: Option<OwnedFd>,
     pub phase: Phase,
-    /// Data to send, oldest first.
+    /// Stream data to send, oldest first.
     queue: VecDeque<Piece>,
-    /// State of the zero-copy sends of the connection.
+    /// State of the zero-copy sends of the connection, for which the kernel reads the buffers
+    /// instead of copying them.
     pub lending: Lending,
     /// Datagrams to send, oldest first.
     datagrams: VecDeque<(SocketAddr, Buffer)>,
     /// Number of datagrams whose send has not completed.
     datagrams_sending: u32,
-    /// Datagrams that found no room, kept until the last send has ended.
+    /// Datagrams for which the socket had no room. These datagrams return to `datagrams` when
+    /// `datagrams_sending` becomes zero.
     returned: Vec<(SocketAddr, Buffer)>,
-    /// True while a send of stream data has not completed.
+    /// True while a stream send has not completed. A zero-copy send counts only until its answer,
+    /// not until its notification.
     pub is_sending: bool,
-    /// True if the socket is in the list of sockets with data to send, a shutdown or a close, which
-    /// [`Driver`](crate::driver::Driver) keeps.
+    /// True if the socket is in the dirty list of the [`Driver`](crate::driver::Driver): a send, a
+    /// shutdown or a close may be due.
     pub is_dirty: bool,
-    /// True if a buffer was refused, so that WRITABLE is reported when there is room.
+    /// True if the context has refused a buffer. The event WRITABLE is due once the queue has room.
     pub owes_writable: bool,
     /// True once the program has closed the sending direction.
     pub is_shut_down: bool,
     /// True once the program has closed the descriptor.
     pub is_closing: bool,
-    /// True if the last accept failed at a limit of descriptors or memory.
+    /// True after an accept has failed at a limit of descriptors or memory, until the pause that
+    /// follows has ended.
     is_at_limit: bool,
     /// True while the program has paused accepting or receiving.
     pub is_paused: bool,
@@ -107,9 +113,10 @@ pub struct Socket {
     pub is_ended: bool,
     /// Number of requests whose last completion has not arrived.
     pub outstanding: u32,
-    /// The present request that accepts, connects or receives, or pauses after a failed accept.
+    /// The pending input request: it accepts, connects or receives, or is the pause after a failed
+    /// accept.
     pub input: Option<RequestId>,
-    /// The present request that waits for room to send.
+    /// The pending request that waits for room to send.
     pub room: Option<RequestId>,
 }
 
@@ -137,12 +144,12 @@ impl Socket {
         }
     }
 
-    /// Returns the kernel's descriptor, or -1 after its close.
+    /// Returns the kernel's descriptor, or -1 after [`Self::take_fd`].
     pub fn raw(&self) -> RawFd {
         self.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// Returns the kernel's socket, until it is closed.
+    /// Returns the kernel's descriptor, or `None` after [`Self::take_fd`].
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(AsFd::as_fd)
     }
@@ -164,14 +171,14 @@ impl Socket {
     }
 
     /// Returns true if the program may queue data: the connection is open or being established, and
-    /// the program has not closed its sending direction.
+    /// the program has closed neither the sending direction nor the descriptor.
     pub fn can_queue(&self) -> bool {
         let is_connection = matches!(self.phase, Phase::Open | Phase::Connecting);
         is_connection && !self.is_shut_down && !self.is_closing
     }
 
     /// Processes the end of an accept request, or of the pause after a failed accept. `result` is
-    /// the result of `accept`.
+    /// the result of `accept`, or zero for the end of the pause.
     pub fn end_accept(&mut self, result: i32) {
         self.input = None;
         self.is_at_limit = matches!(
@@ -180,10 +187,11 @@ impl Socket {
         );
     }
 
-    /// Returns the next request that accepts or receives. A listener at a limit pauses instead,
-    /// because another accept would fail at once. Returns `None` if the socket already has an input
-    /// request, is paused, is not connected yet, or has failed. Also returns `None` if the peer has
-    /// closed its sending direction or the program has closed the descriptor.
+    /// Returns the next request that accepts or receives. If an accept has failed at a limit, the
+    /// request is a pause, because another accept would fail immediately. Returns `None` if the
+    /// socket already has an input request, is paused, is not connected yet, or has failed. Also
+    /// returns `None` if the peer has closed its sending direction or the program has closed the
+    /// descriptor.
     pub fn next_input(&self) -> Option<Request> {
         if self.is_paused || self.is_ended || self.is_closing || self.input.is_some() {
             return None;
@@ -204,13 +212,13 @@ impl Socket {
         self.queue.is_empty() && self.datagrams.is_empty()
     }
 
-    /// Returns the number of buffers that count for the limit of the queue: those that wait for
-    /// sending, and those that the kernel reads.
+    /// Returns the number of buffers that count towards the limit of the queue: the buffers that
+    /// wait for sending, and the buffers that the kernel reads in zero-copy sends.
     pub fn queued(&self) -> usize {
         self.queue.len() + self.datagrams.len() + self.lending.held()
     }
 
-    /// Returns true if a send has not completed.
+    /// Returns true if the send of stream data or of a datagram has not completed.
     pub fn is_sending(&self) -> bool {
         self.is_sending || self.datagrams_sending > 0
     }
@@ -225,8 +233,8 @@ impl Socket {
         self.datagrams.push_back((peer, buffer));
     }
 
-    /// Takes the oldest datagram from the queue. Returns `None` if the queue is empty, or if the
-    /// socket waits for room or has [`SEND_BUFFERS_MAX`] datagrams with the kernel.
+    /// Takes the oldest datagram from the queue. Returns `None` if the queue is empty, if the
+    /// socket waits for room, or if the sends of [`SEND_BUFFERS_MAX`] datagrams have not completed.
     fn take_datagram(&mut self) -> Option<Datagram> {
         let is_full = self.datagrams_sending as usize >= SEND_BUFFERS_MAX;
         if is_full || self.room.is_some() {
@@ -238,8 +246,8 @@ impl Socket {
     }
 
     /// Processes the end of a datagram's send. If there was no room, the datagram returns to the
-    /// queue when the last send has ended, so that the datagrams keep their order. Returns true if
-    /// the socket then has to wait for room.
+    /// queue when the sends of all other datagrams have ended, so that the datagrams keep their
+    /// order. Returns true if datagrams have returned, so that the socket has to wait for room.
     pub fn end_datagram(&mut self, datagram: Datagram, had_room: bool) -> bool {
         self.datagrams_sending -= 1;
         if !had_room {
@@ -295,7 +303,7 @@ impl Socket {
         }
     }
 
-    /// Drops the data and the datagrams in the queues.
+    /// Drops the stream data and the datagrams that wait for sending.
     pub fn drop_queue(&mut self) {
         self.queue.clear();
         self.datagrams.clear();

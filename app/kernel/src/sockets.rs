@@ -1,5 +1,5 @@
-//! [`Sockets`]: the sockets of a context (of one thread) by descriptor, the number by which the
-//! program names a socket.
+//! [`Sockets`]: the table of the sockets of a context (all sockets of one thread). The index in the
+//! table is the descriptor, the number by which the program names a socket.
 
 use std::os::fd::OwnedFd;
 
@@ -7,11 +7,11 @@ use tidelane_rings::Descriptor;
 
 use crate::socket::{Phase, Socket};
 
-/// Sockets by descriptor. The number of a removed socket is reused.
+/// Sockets, indexed by descriptor. The number of a removed socket is reused.
 #[derive(Debug, Default)]
 pub struct Sockets {
     places: Vec<Option<Socket>>,
-    /// Numbers without a socket.
+    /// Indices of `places` without a socket.
     free: Vec<u32>,
 }
 
@@ -36,8 +36,8 @@ impl Sockets {
         self.places.get_mut(descriptor.0 as usize)?.as_mut()
     }
 
-    /// Removes the socket if the program and the kernel have finished with it, and frees its
-    /// number.
+    /// If the program and the kernel have finished with the socket ([`Socket::is_over`]), removes
+    /// the socket and frees its number.
     pub fn remove_if_over(&mut self, descriptor: Descriptor) {
         if self.get(descriptor).is_some_and(Socket::is_over) {
             self.places[descriptor.0 as usize] = None;

@@ -1,8 +1,8 @@
 //! An io_uring whose requests own the memory that the kernel accesses.
 //!
-//! A request keeps its buffers and addresses until its last completion. Received data goes to a
-//! *provided buffer ring*. From this ring, the kernel takes a buffer when data for a socket
-//! arrives.
+//! A request keeps its buffers and addresses until its last completion (for a zero-copy send, the
+//! notification that the kernel has read the buffers). When data for a socket arrives, the kernel
+//! takes a buffer for the data from a *provided buffer ring*.
 
 use std::{
     io,
@@ -26,7 +26,7 @@ use crate::{
     zero_copy::is_refusal,
 };
 
-/// Limit of the time for which a drop waits until the kernel has ended all requests.
+/// Longest time for which the drop of a ring waits for the kernel to end all requests.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 
 /// The answer to a zero-copy send, whose notification follows.
@@ -52,7 +52,7 @@ pub struct Completion {
     /// An accepted connection.
     pub accepted: Option<OwnedFd>,
     /// The request, if this is its last completion. `None` while the request continues: a multishot
-    /// request, or a zero-copy send whose notification is missing.
+    /// request, or a zero-copy send whose notification has not arrived.
     pub ended: Option<Request>,
     /// The answer to a zero-copy send whose notification follows. `None` for other completions.
     pub answer: Option<Answer>,
@@ -61,10 +61,10 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Returns true if the program gets an event from the completion: data, an end, a connection or
-    /// an error.
+    /// Returns true if the completion may cause an event for the program: data, an end, a
+    /// connection or an error.
     pub fn has_event(&self) -> bool {
-        // The result of a notification is no errno.
+        // The result of a notification consists of flags, and is no errno.
         let is_failed = !self.is_notification && self.result < 0 && -self.result != libc::EAGAIN;
         match &self.ended {
             None if self.answer.is_some() => is_failed && !is_refusal(-self.result),
@@ -88,21 +88,21 @@ impl Completion {
 struct Pending {
     descriptor: Descriptor,
     request: Request,
-    /// True if only the notification of a zero-copy send is missing. A cancel does not end the
-    /// request any more.
+    /// True if a zero-copy send is answered, and only its notification has not arrived. A cancel
+    /// then does not end the request.
     is_answered: bool,
 }
 
 /// The requests that the kernel has not finished. The number of a request (`user_data`) consists of
-/// its index in `places` and of the generation of this index, so that the number of a finished
-/// request does not find a later request.
+/// its index in `places` and of a generation, which counts the uses of this index. Therefore the
+/// number of a finished request does not find a later request.
 #[derive(Default)]
 struct Requests {
     /// The generation of each index, and the request if the index is in use.
     places: Vec<(u32, Option<Pending>)>,
     /// Indices of `places` without a request.
     free: Vec<u32>,
-    /// Number of zero-copy sends of which only the notification is missing.
+    /// Number of answered zero-copy sends whose notification has not arrived.
     answered: usize,
 }
 
@@ -134,8 +134,8 @@ impl Requests {
         Some(pending)
     }
 
-    /// Processes the answer to a zero-copy send, whose notification follows. Returns `None` for
-    /// another request.
+    /// Processes the answer to a zero-copy send, whose notification follows. Returns `None` if the
+    /// request is not a zero-copy send.
     fn answer(&mut self, id: u64, result: i32) -> Option<Answer> {
         self.get(id)?;
         let pending = self.places[id as u32 as usize].1.as_mut()?;
@@ -154,8 +154,8 @@ impl Requests {
         self.places.len() - self.free.len() - self.answered
     }
 
-    /// Removes all requests, and gives up the buffers that the kernel reads until notifications.
-    /// These buffers are never used again, and do not return to `pool`.
+    /// Removes all requests, and gives up the buffers that the kernel still reads in zero-copy
+    /// sends. These buffers are never used again, and do not return to `pool`.
     fn give_up(&mut self, pool: &Pool) {
         for pending in self.places.drain(..).filter_map(|(_, pending)| pending) {
             if let Request::SendZeroCopy(_, message) = pending.request {
@@ -223,8 +223,8 @@ impl Provided {
             self.given += 1;
         }
         if self.tail != before {
-            // SAFETY: the tail is an aligned word of the mapping, which only this process writes
-            // and the kernel reads.
+            // SAFETY: the tail is an aligned word of the mapping. Only this process writes the
+            // tail. The kernel only reads the tail.
             let tail = unsafe {
                 AtomicU16::from_ptr(BufRingEntry::tail(self.entries.as_ptr()).cast_mut())
             };
@@ -258,8 +258,8 @@ impl Uring {
     ///
     /// # Errors
     ///
-    /// `Unsupported` on kernels that lack a feature; Linux 6.1 has all features. `PermissionDenied`
-    /// if the system forbids io_uring.
+    /// `Unsupported` on kernels that lack a required feature (Linux 6.1 has all of them).
+    /// `PermissionDenied` if the system forbids io_uring.
     pub fn new(entries: u32, pool: &Pool, provided: u16) -> io::Result<Self> {
         let ring = IoUring::builder()
             .dontfork()
@@ -274,7 +274,7 @@ impl Uring {
             .map_err(unsupported)?;
         let provided = Provided::new(provided)?;
         let address = provided.entries.as_ptr().addr() as u64;
-        // SAFETY: the mapping has this number of entries, and lives longer than the ring.
+        // SAFETY: the mapping has `provided.len` entries, and lives longer than the ring.
         unsafe {
             ring.submitter()
                 .register_buf_ring_with_flags(address, provided.len, GROUP, 0)
@@ -292,7 +292,7 @@ impl Uring {
         })
     }
 
-    /// Makes waits poll the NAPI instances of the sockets' interfaces for `micros` microseconds.
+    /// Makes each wait poll the NAPI instances of the sockets for at most `micros` microseconds.
     ///
     /// # Errors
     ///
@@ -304,7 +304,7 @@ impl Uring {
         self.ring.submitter().register_napi(&mut napi)
     }
 
-    /// Returns true if the kernel has zero-copy sends of messages.
+    /// Returns true if the kernel has zero-copy sends (IORING_OP_SENDMSG_ZC).
     pub fn has_zero_copy(&self) -> bool {
         self.has_zero_copy
     }
@@ -338,9 +338,9 @@ impl Uring {
         Ok(id)
     }
 
-    /// Submits all queued requests in one system call, and waits for a completion as `wait` says,
-    /// unless a completion is present. Makes no system call if no wait is needed, no request is
-    /// queued, and the kernel has neither deferred work nor overflowed completions.
+    /// Submits all queued requests in one system call. If no completion is present, the call also
+    /// waits for a completion as `wait` says. Makes no system call if no wait is needed, no request
+    /// is queued, and the kernel has neither deferred work nor overflowed completions.
     ///
     /// # Errors
     ///
@@ -393,7 +393,7 @@ impl Uring {
             self.provided.given -= 1;
             let len = u32::try_from(result).unwrap_or(0);
             // SAFETY: `fill` gave this buffer to the kernel by `into_index`. The kernel gives each
-            // buffer back once, and does not access the buffer any more.
+            // buffer back once, and does not access the buffer afterwards.
             unsafe { self.pool.adopt(index.into(), 0..len) }
         });
         let id = entry.user_data();
@@ -425,9 +425,9 @@ impl Uring {
         })
     }
 
-    /// Cancels all requests, and waits for their last completions. Does not wait for notifications,
-    /// which arrive only after the peers have acknowledged the data. Returns false if a request is
-    /// still unanswered after [`DRAIN_MAX`].
+    /// Cancels all requests, and waits until the kernel has ended or answered each request. Does
+    /// not wait for the notifications of zero-copy sends, which may need an acknowledgment of the
+    /// peer. Returns false if a request is neither ended nor answered after [`DRAIN_MAX`].
     fn drain(&mut self) -> bool {
         let start = Instant::now();
         while self.requests.unanswered() > 0 {
@@ -454,21 +454,21 @@ impl Drop for Uring {
         if self.drain() {
             self.requests.give_up(&self.pool);
             // SAFETY: each value is dropped once. The kernel has ended or answered all requests, so
-            // the kernel does not access the entries any more, and only reads buffers that are
-            // given up. The ring is closed before the entries are unmapped.
+            // the kernel does not access the provided buffer ring, and only reads buffers that are
+            // given up. The io_uring is closed before the provided buffer ring is unmapped.
             unsafe {
                 std::mem::ManuallyDrop::drop(&mut self.ring);
                 std::mem::ManuallyDrop::drop(&mut self.provided);
             }
         } else {
-            // The kernel may still write to the memory of the requests, so the memory is leaked.
+            // The kernel may still access the requests and the buffers, so their memory is leaked.
             std::mem::forget(std::mem::take(&mut self.requests));
             std::mem::forget(self.pool.clone());
         }
     }
 }
 
-/// Maps the errors of a kernel that does not know an option to `Unsupported`.
+/// Replaces the errors of a kernel that lacks an option by `Unsupported`.
 fn unsupported(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::EINVAL | libc::ENOSYS) => io::Error::new(

@@ -1,9 +1,11 @@
 //! The choice between a zero-copy send (the kernel reads the program's buffers) and a send that
 //! copies.
 //!
-//! A zero-copy send pins the pages of its buffers and needs a second completion, so it pays only
-//! for long sends. Where the packets reach a receiver on the same host, the kernel copies the
-//! payload all the same, and reports so in the notification.
+//! A zero-copy send pins the pages of its buffers and needs a second completion, so zero-copy sends
+//! can save time only for long payloads. The first completion is the answer, with the number of
+//! bytes sent. The second completion is the notification that the kernel has read the buffers. If
+//! the packets reach a receiver on the same host, the kernel copies the payload nevertheless, and
+//! the notification reports the copy.
 
 use crate::{
     options::{KernelOptions, ZeroCopy},
@@ -29,19 +31,21 @@ pub fn is_refusal(errno: i32) -> bool {
     )
 }
 
-/// Decides which sends of a context are zero-copy sends, by the options and the kernel's abilities.
+/// Decides which sends of a context (the sockets of one thread) are zero-copy sends. The decision
+/// depends on the options and on the kernel's abilities.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
     /// Smallest length in bytes of a zero-copy send. `None` if all sends copy.
     min: Option<usize>,
     /// True if a report of a copy ends the zero-copy sends of a connection.
     learns: bool,
-    /// Limit of the number of buffers of one connection that the kernel reads at a time.
+    /// Largest number of buffers of one connection that the kernel may read at a time.
     held_max: usize,
 }
 
 impl Policy {
-    /// Returns the policy of the options. All sends copy if the kernel lacks zero-copy sends.
+    /// Returns the policy of the options. `is_supported` is true if the kernel has zero-copy sends.
+    /// Otherwise all sends copy.
     pub fn new(options: &KernelOptions, is_supported: bool) -> Self {
         let (min, learns) = match options.zero_copy {
             ZeroCopy::Never => (None, true),
@@ -65,7 +69,7 @@ impl Policy {
 /// whether the connection has gone back to sends that copy.
 #[derive(Debug, Default)]
 pub struct Lending {
-    /// Number of buffers that the kernel reads until notifications.
+    /// Number of buffers that the kernel reads until their notifications arrive.
     held: usize,
     /// True once the kernel has refused a zero-copy send, or has reported a copy and the policy
     /// learns. All later sends then copy.
@@ -73,7 +77,7 @@ pub struct Lending {
 }
 
 impl Lending {
-    /// Returns the number of buffers that the kernel reads until notifications.
+    /// Returns the number of buffers that the kernel reads until their notifications arrive.
     pub fn held(&self) -> usize {
         self.held
     }
@@ -87,7 +91,8 @@ impl Lending {
         len >= min && self.held + pieces.len() <= policy.held_max
     }
 
-    /// Processes the answer to a zero-copy send. The kernel reads `held` buffers of the send.
+    /// Processes the answer to a zero-copy send. The kernel reads `held` buffers of the send until
+    /// the notification arrives.
     pub fn on_answer(&mut self, held: usize) {
         self.held += held;
     }
@@ -102,7 +107,7 @@ impl Lending {
     pub fn on_notification(&mut self, policy: &Policy, held: usize, result: i32) {
         assert!(held <= self.held, "a notification follows its answer");
         self.held -= held;
-        // The kernel also reports a copy for a send without room, which has sent no byte.
+        // The kernel also reports a copy if the send has sent no byte.
         let is_copied = held > 0 && result as u32 & IORING_NOTIF_USAGE_ZC_COPIED != 0;
         self.is_over |= is_copied && policy.learns;
     }
@@ -143,7 +148,10 @@ mod tests {
         let due = [1, 2, 3, 4].map(|count| lending.is_due(&policy, &pieces(count)));
         assert_eq!(due, [false, true, true, false]);
         lending.on_answer(2);
-        assert!(!lending.is_due(&policy, &pieces(2)), "the kernel reads two");
+        assert!(
+            !lending.is_due(&policy, &pieces(2)),
+            "the kernel reads two, of at most three"
+        );
         lending.on_notification(&policy, 2, 0);
         assert!(lending.is_due(&policy, &pieces(2)));
         policy.stop();
@@ -164,7 +172,7 @@ mod tests {
         ] {
             let policy = policy(zero_copy);
             let mut lending = Lending::default();
-            // A send without room has sent no byte, which the kernel reports as a copy.
+            // If a send has sent no byte, the kernel reports a copy. The report has no effect.
             lending.on_answer(0);
             lending.on_notification(&policy, 0, COPIED);
             assert!(lending.is_due(&policy, &pieces(1)));

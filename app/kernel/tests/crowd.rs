@@ -1,6 +1,6 @@
-//! Many connections beside a peer that does not read: ten thousand, or as many as the limit of
-//! descriptors allows. The limit of descriptors applies to the process, so this test has a process
-//! of its own.
+//! A server serves many connections while the peer of another connection does not read. There are
+//! ten thousand connections, or fewer if the limit of descriptors is too low. The limit applies to
+//! the whole process, so this test has a process of its own.
 
 mod open;
 
@@ -19,18 +19,18 @@ use tidelane_rings::{Context, Descriptor, Events, ListenOptions, ReadyList, Send
 
 use crate::open::open;
 
-/// Number of connections, if the limit of descriptors allows it.
+/// Number of connections, if the limit of descriptors allows this number.
 const CONNECTIONS_MAX: u64 = 10_000;
-/// Number of connections that the clients open at once.
+/// Largest number of connections that the clients open before the server accepts them.
 const BATCH: usize = 500;
-/// Number of requests that the clients send before the server's next sync.
+/// Number of requests in a round. The clients send all of them before the server's next sync.
 const REQUESTS: usize = 50;
 /// Number of rounds of a run. Each round has [`REQUESTS`] requests.
 const ROUNDS: usize = 40;
 /// Number of descriptors that the process has besides the connections.
 const OTHER_DESCRIPTORS: u64 = 100;
-/// Number of syncs by which two runs may differ. The kernel may deliver the requests of a round in
-/// two parts.
+/// Number of additional syncs that the run with a blocked receiver may need, because the kernel may
+/// deliver the requests of a round in two parts.
 const NOISE: usize = ROUNDS / 10;
 /// Time limit of a read, and of the wait of a sync.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -41,16 +41,17 @@ struct Server {
     list: ReadyList,
     address: SocketAddr,
     syncs: usize,
+    /// Accepted connections, oldest first.
     accepted: Vec<Descriptor>,
 }
 
 /// Measurements of a run.
 #[derive(Debug, PartialEq, Eq)]
 struct Figures {
-    /// Number of syncs that served the requests.
+    /// Number of syncs of all rounds, after the connections were open.
     syncs: usize,
-    /// Largest number of buffers that are not free, including the buffers that the kernel holds for
-    /// received data.
+    /// Largest number of buffers that were not free after a round. The number includes the buffers
+    /// that the kernel holds to receive data.
     buffers: u32,
 }
 
@@ -70,8 +71,8 @@ impl Server {
         })
     }
 
-    /// Sends the answers of the previous sync, and receives requests. Returns the number of
-    /// requests. The next sync sends their answers.
+    /// Sends the answers that the previous sync has queued, receives requests, and queues their
+    /// answers for the next sync. Returns the number of received requests.
     fn sync(&mut self, wait: Wait) -> usize {
         self.syncs += 1;
         self.context.sync(&mut self.list, wait).expect("a ring");
@@ -90,6 +91,7 @@ impl Server {
         requests
     }
 
+    /// Opens `count` connections, and waits until the server has accepted them.
     fn connect(&mut self, count: usize) -> Vec<TcpStream> {
         let mut streams = Vec::new();
         let before = self.accepted.len();
@@ -126,6 +128,7 @@ impl Server {
         }
     }
 
+    /// Frees the buffers of the list. Returns the number of buffers that are not free.
     fn in_use(&mut self, options: &KernelOptions) -> u32 {
         self.list.clear();
         options.buffers - self.context.pool().free_count()
@@ -201,7 +204,8 @@ fn a_blocked_receiver_costs_a_crowd_no_sync_and_holds_a_bounded_queue() {
         beside.syncs <= alone.syncs + NOISE,
         "{beside:?} beside a blocked receiver, {alone:?} without it"
     );
-    // The additional buffers are the queue of the blocked receiver, and one partly sent buffer.
+    // The additional buffers are the send queue to the blocked receiver, and one partly sent
+    // buffer.
     let queue_max = options.send_queue_max as u32;
     assert!(
         beside.buffers <= alone.buffers + queue_max + 1,

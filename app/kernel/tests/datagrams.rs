@@ -1,4 +1,5 @@
-//! UDP sockets of a context exchange datagrams with UDP sockets of the standard library.
+//! UDP sockets of a context (the sockets of one thread, through io_uring) exchange datagrams with
+//! UDP sockets of the standard library.
 
 use std::{
     io,
@@ -33,7 +34,7 @@ fn bind(context: &mut KernelContext, ip: &str) -> (Descriptor, SocketAddr) {
     (descriptor, address(context, descriptor))
 }
 
-/// Returns a UDP socket of the standard library. A receive fails after the time limit.
+/// Returns a UDP socket of the standard library. A receive on the socket fails after [`PATIENCE`].
 fn peer(ip: &str) -> UdpSocket {
     let socket = UdpSocket::bind((ip, 0)).expect("a free port");
     socket
@@ -48,7 +49,11 @@ fn receive(context: &mut KernelContext, descriptor: Descriptor, count: usize) ->
     let mut received = Vec::new();
     let start = Instant::now();
     while received.len() < count {
-        assert!(start.elapsed() < PATIENCE, "{} datagrams", received.len());
+        assert!(
+            start.elapsed() < PATIENCE,
+            "only {} datagrams",
+            received.len()
+        );
         context
             .sync(&mut list, Wait::For(Duration::from_millis(100)))
             .expect("the context works");
@@ -57,7 +62,7 @@ fn receive(context: &mut KernelContext, descriptor: Descriptor, count: usize) ->
             while let Some((sender, buffer)) = list.take_datagram(at) {
                 received.push((sender, buffer.payload().to_vec()));
             }
-            assert!(list.take_next(at).is_none(), "each slot is a datagram");
+            assert!(list.take_next(at).is_none(), "a slot is no datagram");
         }
     }
     received
@@ -71,7 +76,7 @@ fn send(context: &mut KernelContext, descriptor: Descriptor, payload: &[u8], to:
         .expect("the socket takes a datagram");
 }
 
-/// Calls sync without waiting. Returns the events of the descriptor, and their cause.
+/// Calls sync without waiting. Returns the events of the descriptor, and the cause of a failure.
 fn poll(context: &mut KernelContext, descriptor: Descriptor) -> (Events, Option<Cause>) {
     let mut list = ReadyList::new();
     context
@@ -169,7 +174,7 @@ fn a_datagram_longer_than_a_buffer_is_dropped() -> io::Result<()> {
     assert_eq!(lengths, [10, 900]);
     context.close(descriptor);
     context.tx_sync()?;
-    // The dropped datagrams keep no buffers. The kernel holds at most half of all buffers.
+    // The kernel holds at most half of the 8,192 buffers. The dropped datagrams keep no others.
     assert!(context.pool().free_count() >= free - 4096);
     Ok(())
 }
@@ -197,7 +202,7 @@ fn a_payload_longer_than_a_datagram_is_refused() -> io::Result<()> {
     Ok(())
 }
 
-/// A datagram to a broadcast address fails without SO_BROADCAST. The next datagram is sent.
+/// Without SO_BROADCAST, a datagram to a broadcast address fails. The next datagram is still sent.
 #[test]
 fn a_failed_send_is_reported() -> io::Result<()> {
     let Some(mut context) = open(&KernelOptions::default()) else {

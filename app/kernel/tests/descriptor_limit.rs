@@ -1,5 +1,5 @@
-//! A listener of a process that has no free descriptor. The limit of descriptors applies to the
-//! process, so this test has a process of its own.
+//! A listener cannot accept while its process has no free descriptor. The limit of descriptors
+//! applies to the whole process, so this test has a process of its own.
 
 mod open;
 
@@ -19,11 +19,11 @@ use crate::open::open;
 
 /// Time for which the process has no free descriptor.
 const AT_LIMIT: Duration = Duration::from_millis(400);
-/// Time limit of one wait.
+/// Time limit of the wait in one sync.
 const WAIT: Duration = Duration::from_millis(20);
 
 fn set_descriptor_limit(limit: Rlimit) {
-    setrlimit(Resource::Nofile, limit).expect("a lower limit");
+    setrlimit(Resource::Nofile, limit).expect("a limit up to the maximum");
 }
 
 #[test]
@@ -40,7 +40,8 @@ fn a_listener_without_descriptors_waits() {
     let client = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
     let mut list = ReadyList::new();
 
-    // The kernel reads the limit at the first sync, which submits the accept request.
+    // The first sync submits the accept request, and the kernel then reads the limit. The limit is
+    // therefore set before the first sync.
     let before = getrlimit(Resource::Nofile);
     set_descriptor_limit(Rlimit {
         current: Some(3),
@@ -67,7 +68,7 @@ fn a_listener_without_descriptors_waits() {
     assert!(entry.events.intersects(Events::ACCEPTED));
     assert_eq!(entry.listener, Some(listener));
 
-    // The listener closes while the process has no free descriptor.
+    // The program closes the listener while the process has no free descriptor.
     set_descriptor_limit(Rlimit {
         current: Some(3),
         maximum: before.maximum,

@@ -1,4 +1,5 @@
-//! A context on the kernel's TCP, with peers of the standard library over loopback.
+//! Tests of a context (the sockets of one thread) on the kernel's TCP through io_uring. The peers
+//! are sockets of the standard library, connected over loopback.
 
 mod open;
 
@@ -20,7 +21,8 @@ use crate::open::open;
 /// Time limit of each wait of a test.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Returns the options with plain sends only, and with zero-copy sends only.
+/// Returns `options` twice: first with sends that copy, then with zero-copy sends (the kernel reads
+/// the program's buffers).
 fn with_and_without_copies(options: KernelOptions) -> [KernelOptions; 2] {
     [ZeroCopy::Never, ZeroCopy::Always { min: 1 }].map(|zero_copy| KernelOptions {
         zero_copy,
@@ -28,6 +30,7 @@ fn with_and_without_copies(options: KernelOptions) -> [KernelOptions; 2] {
     })
 }
 
+/// Returns a loopback address with port zero, for which the kernel selects a free port.
 fn any() -> SocketAddr {
     "127.0.0.1:0".parse().expect("an address")
 }
@@ -108,18 +111,21 @@ impl Echo {
         }
     }
 
-    /// Returns true if all buffers are free, except the half that the kernel may receive into.
+    /// Frees the buffers of the list. Returns true if at least half of all buffers are free. The
+    /// kernel may hold the other half, to receive data.
     fn has_all_buffers(&mut self, options: &KernelOptions) -> bool {
         self.list.clear();
         self.context.pool().free_count() >= options.buffers / 2
     }
 }
 
+/// Returns `len` bytes that depend on their position and on `seed`.
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| ((at + seed) * 31 % 251) as u8).collect()
 }
 
-/// Writes `data_len` bytes on each of `count` connections and reads the echo, in a new thread.
+/// In a new thread, opens `count` connections, writes `data_len` bytes on each connection, reads
+/// the echo, and closes the connections.
 fn clients(address: SocketAddr, count: usize, data_len: usize) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let mut streams: Vec<TcpStream> = (0..count)
@@ -156,7 +162,7 @@ fn many_connections_get_their_own_bytes() {
     }
 }
 
-/// When buffers are short, connections wait for buffers, and no data is lost.
+/// If the pool has few buffers, connections wait for free buffers, and no data is lost.
 #[test]
 fn a_lack_of_buffers_delays_and_loses_nothing() {
     let options = KernelOptions {
@@ -198,7 +204,7 @@ fn a_sync_is_one_system_call() {
             // This call receives all requests and queues the answers. The next round's call sends
             // the answers.
             echo.cycle(Wait::Forever);
-            assert_eq!(echo.list.len(), 50, "all requests are in one list");
+            assert_eq!(echo.list.len(), 50, "the list lacks requests");
         }
         assert!(echo.context.system_calls() - before <= ROUNDS);
         echo.cycle(Wait::No);
@@ -232,7 +238,7 @@ fn a_blocked_receiver_delays_nobody_else() {
             Err(error) => panic!("{error}"),
         }
         echo.cycle(Wait::For(Duration::from_millis(5)));
-        // The server now holds back data for the peer that does not read.
+        // More than 1,000 refused buffers wait in the server, so the connection is blocked.
         if echo.kept.len() > 1000 {
             break;
         }
@@ -286,7 +292,7 @@ fn ends_have_their_causes() {
     assert_eq!(error.refusal, SendRefusal::NotConnected);
 }
 
-/// The program connects, sends before the connection is established, and closes at once. The peer
+/// The program connects, and then sends and closes before the connection is established. The peer
 /// gets all data, and then the end of the stream.
 #[test]
 fn a_close_sends_what_is_queued() {
@@ -316,7 +322,7 @@ fn a_close_sends_what_is_queued() {
             context
                 .sync(&mut list, Wait::For(Duration::from_millis(10)))
                 .expect("a ring");
-            assert!(list.is_empty(), "a closed descriptor has no events");
+            assert!(list.is_empty(), "a closed descriptor has an event");
         }
         assert!(reader.join().expect("no panic").expect("the data") == data);
         assert!(context.socket(peer).is_none());
@@ -360,7 +366,7 @@ fn connected(options: &KernelOptions) -> Option<(KernelContext, Descriptor, TcpS
     Some((context, peer, stream))
 }
 
-/// Queues `data` in buffers of the pool's length.
+/// Splits `data` into buffers of the pool, and queues the buffers for sending.
 fn queue(context: &mut KernelContext, descriptor: Descriptor, data: &[u8]) {
     for part in data.chunks(context.pool().buffer_len() as usize) {
         let mut buffer = context.pool().allocate().expect("free");
@@ -369,7 +375,8 @@ fn queue(context: &mut KernelContext, descriptor: Descriptor, data: &[u8]) {
     }
 }
 
-/// Answers with one byte once all of `data` has arrived, in a new thread.
+/// In a new thread, reads from `stream` until all of `data` has arrived, and then answers with one
+/// byte.
 fn answer_to(mut stream: TcpStream, data: Vec<u8>) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let mut got = vec![0; data.len()];
@@ -380,17 +387,20 @@ fn answer_to(mut stream: TcpStream, data: Vec<u8>) -> thread::JoinHandle<()> {
     })
 }
 
-/// A sync that waits for events still sends all queued data, even data for several `sendmsg` calls
-/// or beyond the socket's send buffer. No wait lasts until its time limit.
+/// A sync that waits for events still sends all queued data, even if the data needs several
+/// `sendmsg` calls or exceeds the socket's send buffer. No wait lasts until its time limit.
 #[test]
 fn a_wait_does_not_hold_data_back() {
+    // Each case: length of a buffer in bytes, length of the data in bytes, and limit of the number
+    // of syncs until the answer has arrived.
     for (buffer_len, len, rounds_max) in [(100, 20_000, 2), (4096, 1_000_000, 100)] {
         let options = KernelOptions {
             buffer_len,
             ..KernelOptions::default()
         };
         for options in with_and_without_copies(options) {
-            // Each notification of a zero-copy send may end a wait. A send has at most 64 buffers.
+            // A wait may also end with a notification (the kernel has finished reading the buffers
+            // of a zero-copy send). A send has at most 64 buffers.
             let notifications = match options.zero_copy {
                 ZeroCopy::Never => 0,
                 _ => usize::div_ceil(len, 64 * buffer_len as usize),
@@ -458,7 +468,7 @@ fn tx_sync_and_rx_sync_together_lose_no_event() {
     let mut list = ReadyList::new();
     let calls = context.system_calls();
     context.tx_sync().expect("a ring");
-    assert_eq!(context.system_calls(), calls, "there was nothing to send");
+    assert_eq!(context.system_calls(), calls, "a call without data to send");
     // Three sends on one connection, without a receive between them.
     for part in [b"ab", b"cd", b"ef"] {
         queue(&mut context, peer, part);
@@ -479,7 +489,7 @@ fn tx_sync_and_rx_sync_together_lose_no_event() {
     stream.set_nonblocking(true).expect("a socket");
     let error = stream.read(&mut got).expect_err("nothing was sent");
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
-    // Events that arrive during a send are in the next list, exactly once.
+    // Events that arrive during `tx_sync` are in the next list, exactly once.
     stream.write_all(b"23").expect("open");
     stream.shutdown(Shutdown::Write).expect("open");
     context.tx_sync().expect("a ring");
@@ -515,7 +525,7 @@ fn the_failure_of_a_send_is_in_the_next_list() {
         assert!(list.entry(0).events.intersects(Events::CLOSED));
         assert_eq!(list.entry(0).cause, Some(Cause::Reset));
         context.rx_sync(&mut list, Wait::No).expect("a ring");
-        assert!(list.is_empty(), "the end is reported once");
+        assert!(list.is_empty(), "the end is reported twice");
         context.close(peer);
         context.tx_sync().expect("a ring");
         context.rx_sync(&mut list, Wait::No).expect("a ring");
@@ -523,7 +533,7 @@ fn the_failure_of_a_send_is_in_the_next_list() {
     }
 }
 
-/// An abort frees the buffers of a connection whose peer does not read.
+/// An abort resets a connection whose peer does not read, and frees the buffers of the connection.
 #[test]
 fn an_abort_resets_and_frees_buffers() {
     let options = KernelOptions {
@@ -548,7 +558,8 @@ fn an_abort_resets_and_frees_buffers() {
         assert_eq!(error.refusal, SendRefusal::NotConnected);
         drop(error);
         context.sync(&mut list, Wait::No).expect("a ring");
-        // The notifications of zero-copy sends may follow the reset.
+        // The buffers of zero-copy sends are free only after their notifications, which may arrive
+        // after the reset.
         let start = Instant::now();
         while options.zero_copy != ZeroCopy::Never && context.pool().free_count() < free {
             assert!(start.elapsed() < LIMIT, "buffers are lost");
@@ -560,7 +571,8 @@ fn an_abort_resets_and_frees_buffers() {
             .find_map(Result::err)
             .expect("a reset");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
-        // An abort while the connection is being established ends the connection attempt.
+        // The drop of a context does not wait for a connection attempt that the program has
+        // aborted.
         let opening = context
             .connect("192.0.2.1:9".parse().expect("an address"))
             .expect("a socket");
@@ -607,7 +619,8 @@ fn a_pause_blocks_the_peer() {
         stream.shutdown(Shutdown::Write).expect("open");
         stream
     });
-    // The program pauses and resumes the connection at different times around a sync.
+    // In some cycles, the program also pauses and resumes the connection before the sync, or pauses
+    // the connection after the sync.
     let (mut got, mut ends, mut cycle) = (Vec::new(), 0, 0);
     while ends == 0 {
         cycle += 1;

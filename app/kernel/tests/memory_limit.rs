@@ -1,5 +1,6 @@
-//! Zero-copy sends of a program that may not pin their pages. The limit of locked memory applies to
-//! the process, so this test has a process of its own.
+//! Zero-copy sends (the kernel pins and reads the program's buffers) of a program that is not
+//! permitted to pin all pages of the sent data. The limit of locked memory (RLIMIT_MEMLOCK) applies
+//! to the process, so this test has a process of its own.
 
 mod open;
 
@@ -19,14 +20,15 @@ use tidelane_rings::{Context, Events, ReadyList, Wait};
 
 use crate::open::open;
 
-/// Limit of locked memory in bytes while the context sends. The provided buffers count, too.
+/// Limit of locked memory in bytes while the context (the sockets of this thread) sends.
 const LOCKED_MAX: u64 = 128 << 10;
 /// Length in bytes of the sent data, whose pages exceed the limit.
 const LEN: usize = 200_000;
 /// Time limit of the test.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Makes the kernel apply the limit of locked memory to the contexts of this thread.
+/// Gives up the capability CAP_IPC_LOCK, so that the kernel applies the limit of locked memory to
+/// the contexts that this thread opens.
 fn give_up_privilege() {
     let mut sets = capabilities(None).expect("the thread has capabilities");
     sets.effective.remove(CapabilitySet::IPC_LOCK);

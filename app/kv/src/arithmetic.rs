@@ -1,4 +1,4 @@
-//! The commands `incr`, `decr` and `ma`: changes of decimal numbers.
+//! The commands `incr`, `decr` and `ma` of memcached's protocol: changes of decimal numbers.
 
 use crate::{
     number::{Decimal, parse_u64},
@@ -7,10 +7,12 @@ use crate::{
     turn::Turn,
 };
 
-/// Length in bytes of the longest item, by memcached's count, whose value may be a number.
-/// memcached stores longer items in pieces, and refuses an increment or decrement.
+/// Largest length in bytes of an item whose value may be incremented or decremented. The length is
+/// by memcached's count: key, value, flags and overhead. memcached stores a longer item in pieces,
+/// and refuses to increment or decrement its value.
 const WHOLE_LEN_MAX: usize = 512 * 1024;
-/// Longest number in bytes, with the spaces and zeros before the digits.
+/// Limit in bytes of the length of a number in a value, including the spaces and zeros at its
+/// start.
 const NUMBER_LEN_MAX: usize = 1024;
 
 /// A change of a number, as the client requests it.
@@ -20,14 +22,15 @@ pub struct Delta {
     pub is_increment: bool,
     /// Amount of the change. An increment wraps at 2^64. A decrement stops at zero.
     pub amount: u64,
-    /// CAS number that the item must have.
+    /// CAS number (the version of an item, for compare-and-swap) that the item must have. `None`
+    /// accepts any number.
     pub cas: Option<u64>,
 }
 
 /// Result of a [`Delta`].
 #[derive(Clone, Copy, Debug)]
 pub enum Changed {
-    /// The item now has this value.
+    /// The item with the new value, and the new value.
     To(Item, Decimal),
     /// No item has the key.
     NotFound,
@@ -35,7 +38,7 @@ pub enum Changed {
     NotNumeric,
     /// The item has another CAS number.
     OtherCas,
-    /// No memory is left.
+    /// No memory is left for the new value.
     OutOfMemory,
 }
 
@@ -65,6 +68,8 @@ impl Delta {
         self.count(turn, true);
         let digits = Decimal::new(value);
         let store = &mut turn.kv.store;
+        // A value that is shorter than the number, or that is being sent to a client, is not
+        // overwritten. A new item then replaces the old item.
         if store.overwrite(item, digits.as_bytes()) {
             let cas = store.next_cas();
             store.set_cas(item, cas);
@@ -77,6 +82,7 @@ impl Delta {
         }
     }
 
+    /// Counts the command in the statistics. `is_hit` is true if an item with a number was found.
     fn count(&self, turn: &mut Turn<'_, impl Output>, is_hit: bool) {
         let counts = &mut turn.kv.counts;
         let count = match (self.is_increment, is_hit) {
@@ -90,7 +96,8 @@ impl Delta {
 }
 
 /// Returns the number at the start of an item's value. Returns `None` if the value does not start
-/// with a number of at most `NUMBER_LEN_MAX` bytes.
+/// with a number, or if the first `NUMBER_LEN_MAX` bytes of the value do not show where the number
+/// ends.
 fn number_of(turn: &mut Turn<'_, impl Output>, item: Item) -> Option<u64> {
     let mut text = std::mem::take(&mut turn.kv.scratch);
     text.clear();

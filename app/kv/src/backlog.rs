@@ -1,4 +1,4 @@
-//! [`Backlog`]: the received bytes that a client's session, the protocol parser, has not consumed.
+//! [`Backlog`]: the received bytes that a client's session (the protocol parser) has not consumed.
 
 /// Received bytes in the order of their arrival.
 #[derive(Debug, Default)]
@@ -26,8 +26,8 @@ impl Backlog {
 
     /// Appends received bytes.
     pub fn add(&mut self, bytes: &[u8]) {
-        // Move the rest only when the rest is smaller than the consumed part, so that a byte moves
-        // less than once on average.
+        // Move the remaining bytes to the front only when they are fewer than the consumed bytes,
+        // so that a byte moves less than once on average.
         if self.start > self.bytes.len() / 2 {
             self.bytes.drain(..self.start);
             self.start = 0;

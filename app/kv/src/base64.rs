@@ -1,7 +1,7 @@
 //! Base64 of binary keys (RFC 4648 §4). Like memcached's decoder, the decoder skips bytes outside
 //! of the alphabet, and stops after the first group with padding.
 
-/// Longest key in bytes.
+/// Longest key in bytes, and longest base64 text of a key.
 pub const KEY_LEN_MAX: usize = 250;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -19,7 +19,8 @@ impl DecodedKey {
     }
 }
 
-/// Returns the value of a byte of the alphabet. Padding has the value zero.
+/// Returns the value of a byte of the alphabet, and zero for padding. Returns `None` for any other
+/// byte.
 fn value_of(byte: u8) -> Option<u32> {
     let value = match byte {
         b'A'..=b'Z' => byte - b'A',
@@ -33,8 +34,9 @@ fn value_of(byte: u8) -> Option<u32> {
     Some(value.into())
 }
 
-/// Decodes a key from at most [`KEY_LEN_MAX`] characters of base64. Returns `None` if the text is
-/// longer or is no base64, or if the key is empty.
+/// Decodes a key from at most [`KEY_LEN_MAX`] bytes of base64. Returns `None` if the text is
+/// longer, if the number of its alphabet and padding bytes is not a multiple of four, if the first
+/// group with padding has more than two padding bytes, or if the key is empty.
 pub fn decode(text: &[u8]) -> Option<DecodedKey> {
     let known = text.iter().filter(|byte| value_of(**byte).is_some());
     if text.len() > KEY_LEN_MAX || known.count() % 4 != 0 {

@@ -16,7 +16,7 @@ use crate::{
     turn::Turn,
 };
 
-/// Answer to `version`. Clients read the number to learn which commands the server has.
+/// Answer to `version`. Clients read the version number to learn which commands the server has.
 const VERSION: &str = "VERSION 1.6.18-tidelane";
 /// Largest level of `verbosity`.
 const VERBOSITY_MAX: u32 = 2;
@@ -24,7 +24,7 @@ const VERBOSITY_MAX: u32 = 2;
 const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 
-/// Executes a command line.
+/// Executes a command line. A command of two letters that starts with `m` is a meta command.
 pub fn execute(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) -> Outcome {
     match tokens.get(0) {
         &[b'm', name] => return meta_commands::execute(turn, name, tokens),
@@ -56,6 +56,8 @@ pub fn execute(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) -> Outcome
 /// Answers an unknown command. A command that may be HTTP closes the connection, so that a web page
 /// cannot send commands in the body of a browser's request.
 fn unknown(turn: &mut Turn<'_, impl Output>, name: &[u8], tokens: &Tokens<'_>) -> Outcome {
+    // As in memcached, a command that starts with one of the listed letters is never taken for
+    // HTTP.
     let may_be_http = name.len() > 1 && !b"acdgist".contains(&name[0]);
     if may_be_http && tokens.last().starts_with(b"HTTP/") {
         return Outcome::Close;
@@ -69,6 +71,8 @@ fn is_quiet(tokens: &Tokens<'_>) -> bool {
     tokens.last() == b"noreply"
 }
 
+/// Starts a `get`, `bget` or `gets`. The session (the client's protocol state) then processes the
+/// keys.
 fn keys(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>, has_cas: bool) -> Outcome {
     if tokens.len() < 2 {
         turn.out.line("ERROR");
@@ -81,6 +85,7 @@ fn keys(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>, has_cas: bool) ->
     Outcome::Keys(get, tokens.place(1).start)
 }
 
+/// Starts a `gat` or `gats`, which also sets the expiry of the items.
 fn touch_keys(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>, has_cas: bool) -> Outcome {
     if tokens.len() < 2 {
         turn.out.line("ERROR");
@@ -97,6 +102,7 @@ fn touch_keys(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>, has_cas: bo
     Outcome::Keys(get, tokens.place(1).end)
 }
 
+/// Starts a command that stores a value. The value follows the command line.
 fn store(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>, mode: Mode) -> Outcome {
     let words = if mode == Mode::Cas { 6 } else { 5 };
     if tokens.len() != words && tokens.len() != words + 1 {

@@ -1,5 +1,6 @@
-//! [`Client`]: the session of a client, its unused input (received bytes that the session has not
-//! consumed), and the answers that the context (the sockets of the server) has not accepted.
+//! [`Client`]: the session (protocol state) of a client, its unused input (received bytes that the
+//! session has not consumed), and the answers that the context (the sockets of the server) has not
+//! accepted.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -12,14 +13,16 @@ use crate::{
     session::{Fed, Progress, Session},
 };
 
-/// Limit of the buffers with answers that the server holds for one client because the context does
-/// not accept them.
+/// Limit of the buffers with answers to one client that the context has not accepted.
 const BUFFERS_MAX: u32 = 8;
-/// Work of one client per cycle of the server, in the units of [`Session::feed`].
+/// Limit of the work for one client in one turn (in one cycle of the server), in the units of
+/// [`Session::feed`].
 const TURN_BUDGET: usize = 1024;
-/// Length in bytes of answers that a context sends without waiting for the peer to read.
+/// Length in bytes that is expected to fit into the peer's receive buffer. If all answers together
+/// are no longer than this value, TCP delivers them even if the peer's program does not read.
 const SHORT_LEN: u64 = 16 * 1024;
-/// Limit of the unused input in bytes. The server does not receive from a client above the limit.
+/// Limit of the unused input of one client in bytes. If the budget of a turn is spent and the
+/// unused input exceeds the limit, the server pauses the client (stops receiving from it).
 const INPUT_MAX: usize = 64 * 1024;
 
 /// Reason why the execution of a client's commands has stopped.
@@ -27,11 +30,12 @@ const INPUT_MAX: usize = 64 * 1024;
 pub enum Stop {
     /// The session needs more input from the client.
     Input,
-    /// The context accepts no further buffer until the peer reads. The event WRITABLE follows.
+    /// The context accepts no further buffer until the peer reads. The event WRITABLE then reports
+    /// room.
     Room,
     /// The pool has no free buffer for the answers.
     Buffers,
-    /// The budget of the turn is spent.
+    /// The budget (limit of the work) of the turn is spent.
     Turn,
     /// The session is closed. The context has accepted all answers.
     Closed,
@@ -58,7 +62,7 @@ pub struct Client {
     input: Backlog,
     /// Buffers with answers that the context has not accepted.
     output: VecDeque<Buffer>,
-    /// Work that is left in the present turn.
+    /// Work that the present turn may still do.
     budget: usize,
     /// Number of the cycle in which the present turn began.
     cycle: u64,
@@ -68,9 +72,10 @@ pub struct Client {
     pub has_ended: bool,
     /// True while the client is in the server's list of clients that continue without an event.
     pub is_waiting: bool,
-    /// Time since the Unix epoch at which the last event of the client arrived.
+    /// Time of the client's most recent event, since the Unix epoch.
     pub last_progress: Duration,
-    /// Bytes that the context has accepted, and that are not yet in the server's count.
+    /// Bytes of answers that the context has accepted, and that the server has not yet added to its
+    /// statistics.
     pub written: u64,
     /// Bytes of all answers that the context has accepted.
     sent: u64,
@@ -110,8 +115,8 @@ impl Client {
         self.descriptor
     }
 
-    /// Returns true if the context may hold answers that the peer has not read, because the client
-    /// has got more than `SHORT_LEN` bytes.
+    /// Returns true if the context may hold answers that the peer has not read: all answers
+    /// together have more than `SHORT_LEN` bytes.
     pub fn may_linger(&self) -> bool {
         self.sent > SHORT_LEN
     }
@@ -132,7 +137,8 @@ impl Client {
         self.session.holds_memory()
     }
 
-    /// Returns true if the server should pause the client, whose turn ended for the reason `stop`.
+    /// Returns true if the server should pause the client (stop receiving from it). `stop` is the
+    /// reason why the client's turn has ended.
     pub fn should_pause(&self, stop: Stop) -> bool {
         let has_input = !self.input.is_empty();
         match stop {
@@ -215,7 +221,8 @@ impl Client {
             );
             self.budget = budget;
             used += consumed;
-            // The pool has too few buffers if no answer waits and yet the next answer has no room.
+            // The pool has too few free buffers if the context has accepted all answers, and the
+            // next answer still has no room.
             is_starved = self.output.is_empty() && consumed == 0;
             let stop = match progress {
                 Progress::NeedsRoom => continue,

@@ -56,14 +56,14 @@ impl Clock {
         u64::from(now.0).saturating_sub(FIRST)
     }
 
-    /// Returns the Unix time of a second.
+    /// Returns the Unix time of a reading of the clock.
     pub fn unix(&self, at: Second) -> u64 {
         self.zero + u64::from(at.0)
     }
 
-    /// Returns the expiry for the argument `exptime` of a command. Zero means never, and a negative
-    /// `exptime` is in the past. Up to 30 days, `exptime` is relative to `now`. A larger `exptime`
-    /// is a Unix time.
+    /// Returns the expiry for the argument `exptime` of a command, in seconds. Zero means never,
+    /// and a negative `exptime` is in the past. A positive `exptime` of up to 30 days is relative
+    /// to `now`. A larger `exptime` is a Unix time.
     pub fn expiry(&self, now: Second, exptime: i32) -> Expiry {
         match exptime {
             ..0 => Expiry::PAST,

@@ -1,7 +1,7 @@
 //! The commands `get`, `gets`, `gat` and `gats`, with any number of keys in one line.
 //!
-//! The session processes one key at a time, so that a line may arrive in pieces. If a value does
-//! not fit into the output, a [`Reader`] continues the value later.
+//! The session (the client's protocol state) processes one key at a time, so that a line may arrive
+//! in pieces. If a value does not fit into the output, a [`Reader`] continues the value later.
 
 use crate::{
     base64::KEY_LEN_MAX,
@@ -40,7 +40,8 @@ pub enum Left {
     BeforeEnd,
 }
 
-/// Answers the keys at the start of `input`. Returns the number of consumed bytes.
+/// Answers the keys at the start of `input`. Returns the number of consumed bytes, and the reason
+/// for the stop.
 pub fn process_keys(turn: &mut Turn<'_, impl Output>, get: Get, input: &[u8]) -> (usize, Left) {
     let mut at = 0;
     loop {
@@ -141,7 +142,7 @@ fn answer_key(turn: &mut Turn<'_, impl Output>, get: Get, key: &[u8]) -> Option<
 }
 
 /// Writes the value of an item and a CRLF. If the value does not fit into the output, pins the item
-/// and returns a reader instead.
+/// (keeps its value until the reader has read the value) and returns a reader instead.
 pub fn start_value(turn: &mut Turn<'_, impl Output>, item: Item) -> Option<Reader> {
     if turn.out.room() <= turn.kv.store.value_len(item) + 1 {
         return Some(turn.kv.store.pin(item));
@@ -151,8 +152,8 @@ pub fn start_value(turn: &mut Turn<'_, impl Output>, item: Item) -> Option<Reade
     None
 }
 
-/// Writes as much of a value as fits into the output, and a CRLF after the value. Returns true when
-/// the value and the CRLF are written.
+/// Writes as much of a value as fits into the output, and a CRLF after the value. Returns true if
+/// the whole value and the CRLF are written.
 pub fn continue_value(turn: &mut Turn<'_, impl Output>, reader: &mut Reader) -> bool {
     turn.spend_bytes(reader.left());
     let (store, out) = (&turn.kv.store, &mut turn.out);

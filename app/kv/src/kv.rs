@@ -35,13 +35,15 @@ pub struct Counts {
 pub struct ConnectionCounts {
     /// Open connections.
     pub current: u64,
-    /// Accepted connections since the start or the last `stats reset`, without refused connections.
+    /// Connections that were accepted since the start or the most recent `stats reset`, except the
+    /// refused connections.
     pub total: u64,
-    /// Connections that were refused because there were too many.
+    /// Connections that were refused because the open connections had reached `limit`.
     pub rejected: u64,
-    /// Limit of connections.
+    /// Limit of the open connections.
     pub limit: u64,
-    /// Clients that were reset because they held scarce memory, such as unread answers.
+    /// Clients that were reset because they held scarce memory, such as buffers with unread
+    /// answers.
     pub evicted: u64,
     /// Received bytes.
     pub bytes_read: u64,
@@ -58,11 +60,13 @@ pub struct Kv {
     pub(crate) scratch: Vec<u8>,
     /// Memory limit of the store in bytes, for `stats`.
     pub(crate) memory: u64,
-    /// Level of the last `verbosity` command, for `stats settings`. The level has no other effect.
+    /// Level of the most recent `verbosity` command, for `stats settings`. The level has no other
+    /// effect.
     pub(crate) verbosity: u32,
     /// Counts of connections.
     pub connections: ConnectionCounts,
-    /// Second of the last sweep, and the number of buckets that may still be swept in this second.
+    /// Second of the most recent sweep (the removal of expired items), and the number of buckets of
+    /// the hash table that may still be swept in this second.
     sweep: (Second, usize),
 }
 
@@ -71,8 +75,9 @@ pub struct Kv {
 const SWEEP_SECONDS: usize = 64;
 
 impl Kv {
-    /// Returns an empty store that uses at most `memory` bytes for items and table. `start` is the
-    /// present Unix time in seconds. `seed` keys the hash and must be secret.
+    /// Returns an empty store. Items and hash table use at most `memory` bytes, clamped to the
+    /// range from 8 MiB to 256 GiB. `start` is the present Unix time in seconds. `seed` keys the
+    /// hash and must be secret.
     pub fn new(start: u64, memory: u64, seed: [u8; 16]) -> Self {
         Self {
             store: Store::new(memory, seed),
@@ -118,9 +123,9 @@ impl Kv {
         connections.bytes_written = 0;
     }
 
-    /// Removes the expired and flushed items of at most `buckets` buckets. In one second, all calls
-    /// together visit at most the part 1/`SWEEP_SECONDS` of the buckets. `unix` is the present Unix
-    /// time in seconds.
+    /// Removes the items that are expired or were flushed (`flush_all`) from at most `buckets`
+    /// buckets of the hash table. In one second, all calls together visit at most the part
+    /// 1/`SWEEP_SECONDS` of the buckets. `unix` is the present Unix time in seconds.
     pub fn sweep(&mut self, unix: u64, buckets: usize) {
         let now = self.clock.second(unix);
         if self.sweep.0 != now {
@@ -131,7 +136,7 @@ impl Kv {
         self.store.sweep(now, count);
     }
 
-    /// Returns the memory in bytes that items and the table take.
+    /// Returns the memory in bytes that items and the hash table take.
     pub fn memory_used(&self) -> u64 {
         self.store.memory_used()
     }

@@ -13,18 +13,20 @@
 //! The answers to the classic text protocol and to the meta commands are the answers of memcached
 //! 1.6.18, with these differences:
 //!
-//! * The answer to an earlier command is never dropped. memcached drops the answers that are not
-//!   yet sent when a `get` has a key of more than 250 bytes.
-//! * `ma` with `T` also sets the expiry when the number becomes longer.
-//! * A number that becomes shorter is padded with spaces, unless its old value is being sent.
-//!   memcached also omits the padding while its maintenance thread refers to the item.
-//! * The age of an item (`l` of `mg`, `la` of `me`) counts from the last access. The first read
-//!   does not reset the age. memcached updates the time of an access in fewer cases.
-//! * `me` has the slab class 0, and `version` the number `1.6.18-tidelane`.
-//! * A `get` of more than 2,048 bytes that comes in pieces may have answers before the error of a
-//!   later key that is too long.
-//! * A client is disconnected once more than 2,048 bytes of a line have arrived without the end of
-//!   the line, unless the line is a `get` or `gets`.
+//! * The answer to an earlier command is never dropped. If a `get` has a key of more than 250
+//!   bytes, memcached drops the answers that it has not sent yet.
+//! * `ma` with `T` sets the expiry even if the number becomes longer. memcached then ignores `T`.
+//! * A number that becomes shorter is padded with spaces. If its old value is being sent to a
+//!   client, the padding is omitted. memcached has a second exception: it omits the padding while
+//!   its maintenance thread refers to the item.
+//! * The age of an item (`l` of `mg`, `la` of `me`) counts from the most recent access. The first
+//!   read after the item was stored does not count as an access. memcached updates the time of an
+//!   access in fewer cases.
+//! * `me` reports the slab class 0, and `version` reports `1.6.18-tidelane`.
+//! * If a `get` of more than 2,048 bytes arrives in pieces and one of its keys is too long, the
+//!   answers to earlier keys may precede the error.
+//! * If more than 2,048 bytes of a line have arrived without the end of the line, the server
+//!   disconnects the client. Only a `get` or `gets` may be longer.
 //! * There are no slab classes, no binary protocol, no `watch` and no `lru_crawler`.
 
 #![forbid(unsafe_code)]

@@ -1,9 +1,10 @@
-//! [`Lingering`]: connections that wait for the peer to close after the last answers.
+//! [`Lingering`]: connections on which the server has sent its last answers, and which stay open
+//! until the peer closes.
 //!
-//! If a server closes a connection whose peer does not read, the context keeps the unread answers
-//! and their buffers without a limit of time. A server therefore closes only the sending direction,
-//! and waits for a limited time until the peer closes its direction. Meanwhile, the server can
-//! abort the connection if it needs the buffers.
+//! If a server closes a connection whose peer does not read, the context (the sockets of the
+//! server) keeps the unread answers and their buffers without a limit of time. A server therefore
+//! closes only the sending direction, and waits for a limited time until the peer closes its
+//! direction. If the server needs the buffers meanwhile, the server can abort the connection.
 
 use std::collections::VecDeque;
 
@@ -18,13 +19,13 @@ const LINGER_SECONDS: u64 = 30;
 /// Lingering connections, oldest first.
 #[derive(Debug, Default)]
 pub struct Lingering {
-    /// The connections, each with the Unix time in seconds at which it is aborted.
+    /// The connections, each with the Unix time in seconds of its abort.
     queue: VecDeque<(Descriptor, u64)>,
 }
 
 impl Lingering {
     /// Closes the sending direction after the answers, and keeps the connection until the peer
-    /// closes. `unix` is the Unix time in seconds.
+    /// closes, at most for `LINGER_SECONDS`. `unix` is the present Unix time in seconds.
     pub fn add(&mut self, context: &mut dyn Context, descriptor: Descriptor, unix: u64) {
         context.shutdown(descriptor);
         if self.queue.len() >= LINGERING_MAX {
@@ -33,7 +34,8 @@ impl Lingering {
         self.queue.push_back((descriptor, unix + LINGER_SECONDS));
     }
 
-    /// Closes a connection whose peer has closed its direction.
+    /// Closes a lingering connection after its peer has closed or after the connection has failed.
+    /// Does nothing if the connection does not linger.
     pub fn end(&mut self, context: &mut dyn Context, descriptor: Descriptor) {
         let place = self.queue.iter().position(|(at, _)| *at == descriptor);
         if let Some((descriptor, _)) = place.and_then(|place| self.queue.remove(place)) {
@@ -41,14 +43,14 @@ impl Lingering {
         }
     }
 
-    /// Aborts the connections whose time has passed.
+    /// Aborts the connections whose time has passed. `unix` is the present Unix time in seconds.
     pub fn end_old(&mut self, context: &mut dyn Context, unix: u64) {
         while self.queue.front().is_some_and(|(_, end)| *end <= unix) {
             self.abort_oldest(context);
         }
     }
 
-    /// Aborts the oldest connection. Returns false if no connection lingers.
+    /// Aborts the oldest lingering connection. Returns false if no connection lingers.
     pub fn abort_oldest(&mut self, context: &mut dyn Context) -> bool {
         let oldest = self.queue.pop_front();
         if let Some((descriptor, _)) = oldest {

@@ -1,7 +1,8 @@
 //! `tidelane-kv`: a key-value server on the ring API, with the protocol of memcached.
 //!
-//! On a mux port, the server shares the NIC with other programs. A mux port consists of packet
-//! rings between the server, which runs TCP in its own process, and the Tidelane service.
+//! The server can run TCP in its own process and share the NIC with other programs. The packets
+//! then pass through a mux port, which consists of packet rings between the server and the Tidelane
+//! service.
 
 use std::{io, net::SocketAddr, process::ExitCode, time::Duration};
 
@@ -31,7 +32,7 @@ struct Options {
     /// Memory for items, in MiB
     #[arg(long, default_value_t = 64)]
     memory: u64,
-    /// Limit of connections
+    /// Limit of the open connections
     #[arg(long, default_value_t = 1024)]
     connections: u64,
     /// Back end: `io-uring` (the kernel's TCP through io_uring), `direct` (TCP in this process, on
@@ -131,7 +132,7 @@ fn serve_direct(options: &Options, send_queue_max: usize) -> io::Result<()> {
     serve(&mut tidelane_direct_nic::open(&nic)?, options)
 }
 
-/// Serves clients until the context fails.
+/// Serves clients until the context (the sockets of the server) fails.
 fn serve(context: &mut dyn Context, options: &Options) -> io::Result<()> {
     let memory = options.memory.saturating_mul(1 << 20);
     if !(MEMORY_MIN..=MEMORY_MAX).contains(&memory) {

@@ -1,4 +1,4 @@
-//! The key and the flags of a meta command.
+//! The key and the flags of a meta command of memcached's protocol.
 
 use crate::{
     base64::{self, DecodedKey, KEY_LEN_MAX},
@@ -8,7 +8,7 @@ use crate::{
     tokens::Tokens,
 };
 
-/// Limit of the words of a meta command.
+/// Limit of the words of a meta command, including the command and the key.
 const WORDS_MAX: usize = 19;
 
 pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
@@ -55,24 +55,25 @@ impl<'a> Key<'a> {
 #[derive(Debug)]
 pub struct Flags<'a> {
     pub key: Key<'a>,
-    /// N: the command creates a missing item with this expiry.
+    /// N: expiry with which the command creates the item if no item has the key.
     pub vivify: Option<Expiry>,
-    /// T: new expiry.
+    /// T: new expiry of the item.
     pub ttl: Option<Expiry>,
-    /// R: the client renews an item that expires before this second.
+    /// R: if the item expires before this second, the answer asks the client to renew the item.
     pub recache: Option<Expiry>,
     /// v: the answer contains the value.
     pub has_value: bool,
     /// u: the command does not count as an access to the item.
     pub is_no_use: bool,
-    /// One of the flags T, N, R, l, h is present: the command records the access to the item after
-    /// the command has written the answer.
+    /// True if one of the flags T, N, R, l and h is present. The command then records the access to
+    /// the item only after the command has written the answer.
     pub is_used_late: bool,
-    /// q: the command omits its usual answer: a miss of `mg`, and a success of other commands.
+    /// q: `mg` omits the answer to a miss. The other commands omit the answer to a success, but
+    /// `ma` still answers if it has created the item.
     pub is_quiet: bool,
     /// F: flags of the client.
     pub client_flags: u32,
-    /// C: CAS number that the item must have.
+    /// C: CAS number (the version of an item, for compare-and-swap) that the item must have.
     pub cas: Option<u64>,
     /// M: mode of the command.
     pub mode: Option<u8>,
@@ -80,8 +81,8 @@ pub struct Flags<'a> {
     pub initial: u64,
     /// D: amount of the increment or decrement.
     pub delta: u64,
-    /// I: `md` marks the item as stale and does not delete the item. `ms` stores a value with an
-    /// older CAS number as stale.
+    /// I: `md` marks the item as stale and does not delete the item. If the CAS number of an `ms`
+    /// is lower than the CAS number of the item, `ms` stores the value as stale.
     pub is_invalidating: bool,
 }
 
@@ -105,8 +106,9 @@ impl<'a> Flags<'a> {
     ///
     /// # Errors
     ///
-    /// The error is the answer to the client. An unknown or duplicate flag gives the error at once.
-    /// Of several wrong arguments, the last one that does not belong to F selects the answer.
+    /// The error is the answer to the client. The first unknown or duplicate flag ends the parsing
+    /// and selects the answer. Otherwise, the last flag with a wrong argument selects the answer,
+    /// except that F selects the answer only if no other argument is wrong.
     pub fn parse(
         (kv, now): (&Kv, Second),
         tokens: &Tokens<'a>,
@@ -139,7 +141,7 @@ impl<'a> Flags<'a> {
             match flags.read((kv, now), name, argument) {
                 Ok(true) => {}
                 Ok(false) => return Err("CLIENT_ERROR invalid flag"),
-                // A wrong F keeps the error of an earlier flag.
+                // A wrong argument of F keeps the error of an earlier flag.
                 Err(None) => result = result.and(Err(BAD_FORMAT)),
                 Err(Some(text)) => result = Err(text),
             }

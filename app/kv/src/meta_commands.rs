@@ -1,4 +1,4 @@
-//! The meta commands: `mg`, `ms`, `md`, `ma`, `me` and `mn`.
+//! The meta commands of memcached's protocol: `mg`, `ms`, `md`, `ma`, `me` and `mn`.
 
 use crate::{
     arithmetic::{Changed, Delta},
@@ -16,7 +16,7 @@ use crate::{
     turn::Turn,
 };
 
-/// Longest opaque token in bytes, including its `O`.
+/// Longest opaque token (flag O, which the answer repeats) in bytes, including its `O`.
 const OPAQUE_LEN_MAX: usize = 32;
 
 pub const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
@@ -72,8 +72,8 @@ impl Reply {
         self.0.extend_from_slice(Decimal::new(value).as_bytes());
     }
 
-    /// Appends the remaining time to live in seconds. A negative number is written as its low 32
-    /// bits, as in memcached.
+    /// Appends the flag `t` with the remaining time to live in seconds, or with -1 if the item does
+    /// not expire. As in memcached, a negative remaining time is written as its low 32 bits.
     fn ttl(&mut self, expiry: Expiry, now: Second) {
         match expiry {
             Expiry::NEVER => self.0.extend_from_slice(b" t-1"),
@@ -156,7 +156,7 @@ fn get(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) -> Result<Outcome,
     for word in tokens.from(2) {
         let store = &mut turn.kv.store;
         match word[0] {
-            // If the command has both N and T, the last of them sets the expiry.
+            // If the command has both N and T, the later of the two flags sets the expiry.
             b'N' if is_created => {
                 store.set_expiry(item, flags.vivify.unwrap_or(Expiry::NEVER));
                 is_renewing = true;
@@ -449,7 +449,7 @@ fn examine(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) -> Result<Outc
         true => base64::encode(key, &mut reply.0),
         false => reply.0.extend_from_slice(key),
     }
-    // Seconds since the expiry: negative while the item is alive. An item without expiry has -1.
+    // Seconds since the expiry: negative until the item expires. An item without expiry has -1.
     let exp = match store.expiry(item) {
         Expiry::NEVER => -1,
         expiry => i64::from(now.0) - i64::from(expiry.0),

@@ -1,4 +1,4 @@
-//! [`Outcome`]: the server's next step after a line of a client's command.
+//! [`Outcome`]: the server's next step after the line of a client's command.
 
 use crate::{
     get::Get,
@@ -11,7 +11,8 @@ use crate::{
 pub enum Outcome {
     /// The command is complete. The answer, if the client wants one, is written.
     Done,
-    /// Keys of a `get` follow, from this offset in the line.
+    /// The server next looks up the keys of a `get`. The keys start at this byte offset in the
+    /// line.
     Keys(Get, usize),
     /// The value of an item follows the line.
     Receive(Box<Receiving>),

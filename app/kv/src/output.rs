@@ -1,4 +1,5 @@
-//! [`Output`]: the destination to which a session writes its answers.
+//! [`Output`]: the destination to which a session (the protocol state of one client) writes its
+//! answers.
 
 /// Room in bytes that a session requires before the execution of a command. Every answer fits into
 /// this room, except the value of an item.
@@ -21,7 +22,7 @@ pub trait Output {
     }
 }
 
-/// A vector has unlimited room. Used by tests.
+/// A vector has unlimited room. Tests use vectors as outputs.
 impl Output for Vec<u8> {
     fn room(&self) -> usize {
         usize::MAX

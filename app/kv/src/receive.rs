@@ -23,7 +23,8 @@ pub enum Mode {
     Append,
     /// Put the value before the item's value.
     Prepend,
-    /// Store the value if the item has the CAS number.
+    /// Store the value if the item has the CAS number (version, for compare-and-swap) that the
+    /// command names.
     Cas,
 }
 
@@ -32,7 +33,8 @@ pub enum Mode {
 enum Stored {
     /// The value is stored. The item has this CAS number.
     Yes(u64),
-    /// The mode does not allow the store, the joined value is too large, or no memory is left.
+    /// The mode does not allow the store, or the value that `Append` or `Prepend` would create is
+    /// too large, or no memory is left.
     No,
     /// The item has another CAS number.
     OtherCas,
@@ -83,8 +85,8 @@ pub struct Refused {
     pub to_skip: u64,
 }
 
-/// Parses the length of a value in bytes. Returns `None` if the length is not in the range from 0
-/// to 2^31 - 3.
+/// Parses the length of a value in bytes. Returns `None` if the text is not a number, or if the
+/// length is not in the range from 0 to 2^31 - 3.
 pub fn value_len(text: &[u8]) -> Option<usize> {
     let len = parse_i32(text)?;
     let is_possible = (0..=i32::MAX - 2).contains(&len);
@@ -102,8 +104,8 @@ pub enum Arrived {
     WithoutMemory(usize),
 }
 
-/// Starts to receive the value of an item. Refuses the command if the value is too large or no
-/// memory is left.
+/// Starts to receive the value of an item. Refuses the command if the item would be too large, or
+/// if no memory is left.
 pub fn start(
     turn: &mut Turn<'_, impl Output>,
     new: &New<'_>,
@@ -220,7 +222,8 @@ impl Command {
         if self.mode != Mode::Cas || self.cas == store.cas(old) {
             return store.link(now, Some(old), upload);
         }
-        // A stale value keeps the expiry and the token mark of the replaced item.
+        // A stale value keeps the expiry of the replaced item, and the mark that an answer has
+        // asked a client to renew the item.
         let is_token_sent = store.is_marked(old, Mark::TokenSent);
         let expiry = store.expiry(old);
         let item = store.link(now, Some(old), upload);
@@ -312,7 +315,7 @@ impl Receiving {
 
 impl MetaCommand {
     /// Appends the flags that the client has requested. `cas` is the CAS number of the stored item,
-    /// or zero.
+    /// or zero if no item was stored.
     fn write_reply(&self, (key, is_binary): (&[u8], bool), cas: u64, answer: &mut Vec<u8>) {
         for part in self.reply.split(|byte| *byte == b' ').skip(1) {
             answer.push(b' ');

@@ -7,8 +7,8 @@ use tidelane_rings::{Buffer, Pool};
 
 use crate::output::Output;
 
-/// An output that appends to the buffers with the answers to one client. A limit of further buffers
-/// bounds its room.
+/// An output that appends to the buffers with the answers to one client. The room is limited,
+/// because the output may take only a limited number of further buffers from the pool.
 pub struct RingOutput<'a> {
     pool: &'a Pool,
     buffers: &'a mut VecDeque<Buffer>,
@@ -28,7 +28,7 @@ impl<'a> RingOutput<'a> {
     }
 
     fn add_buffer(&mut self) {
-        assert!(self.allowance > 0, "the session has checked the room");
+        assert!(self.allowance > 0, "the session writes more than the room");
         self.allowance -= 1;
         let buffer = self.pool.allocate();
         self.buffers

@@ -1,9 +1,10 @@
 //! [`Server`]: serves all clients of one context of the ring API (the sockets of one thread).
 //!
-//! A cycle receives commands, executes the commands and sends the answers. The work for one client
-//! per cycle, its *turn*, is limited, so that one client cannot delay the others. The server stops
-//! receiving from a client that does not read its answers. When other clients need the memory of
-//! blocked clients, the server resets the client that has made no progress for the longest time.
+//! A cycle receives commands, executes the commands and queues the answers, which the next cycle
+//! sends. The work for one client per cycle, its *turn*, is limited, so that one client cannot
+//! delay the others. The server stops receiving from a client that does not read its answers. If
+//! memory that clients hold becomes scarce, the server resets the client that has had no event for
+//! the longest time.
 //!
 //! The server does not see how many buffers the context has queued for a client. The program
 //! therefore limits the context's queues by [`Server::send_queue_max`], so that all clients
@@ -20,19 +21,22 @@ use crate::{
 };
 
 /// Limit of the unused input (received bytes that no session has consumed) of all clients, in
-/// multiples of the pool's size. A paused client may still have data in the present and in the next
-/// event list. On the io-uring back end, each list has at most half of the pool, so one client
-/// alone may have as much input as the pool.
+/// multiples of the memory of the context's buffer pool. After the server has paused a client (has
+/// stopped receiving from it), the present and the next event list may still have data of this
+/// client. On the io-uring back end, each list has at most half of the buffers of the pool, so one
+/// client alone may have as much unused input as the pool has memory.
 const INPUT_POOLS_MAX: usize = 2;
 /// Largest useful limit of the buffers that a context queues for a connection.
 const SEND_QUEUE_MAX: u64 = 64;
-/// The server reserves the number of buffers divided by this value for received data.
+/// Divisor of the number of buffers in the pool. The server reserves the quotient for received
+/// data.
 const RESERVED_PART: u32 = 16;
 /// Limit of the clients that the server resets in one cycle.
 const EVICTIONS_MAX: u32 = 16;
-/// Time without progress after which the server may reset a client that holds scarce memory. The
-/// server does not wait for this time if pinned items, unfinished uploads or the unused input
-/// exceed their upper limit.
+/// Time without an event after which the server may reset a client that holds scarce memory. The
+/// server does not wait for this time if the unused input exceeds its limit. The server also resets
+/// clients without this wait if the store will soon refuse values, because unfinished uploads and
+/// pinned items (items whose values are being sent) fill too much of the store.
 const STALL_MIN: Duration = Duration::from_millis(200);
 /// Limit of a wait while a client needs a free buffer.
 const BUFFER_WAIT: Duration = Duration::from_millis(1);
@@ -135,6 +139,8 @@ impl Server {
         Ok(())
     }
 
+    /// Handles the entry `at` of the event list: accepts or ends a client, or executes its
+    /// commands.
     fn handle(
         &mut self,
         context: &mut dyn Context,
@@ -197,14 +203,16 @@ impl Server {
         }
     }
 
-    /// Adds the client of an accepted connection. Refuses the connection beyond the limit.
+    /// Adds the client of an accepted connection. If the limit of connections is reached, answers
+    /// with an error instead, and keeps the connection only until the peer closes.
     fn accept(&mut self, context: &mut dyn Context, descriptor: Descriptor) {
         let connections = &mut self.kv.connections;
         if connections.current >= connections.limit {
             connections.rejected += 1;
             if let Some(mut buffer) = self.pool.allocate() {
                 buffer.append(TOO_MANY);
-                // If the connection is already closed, the refusal is not needed.
+                // If the connection is already closed, the send fails, and the error message is not
+                // needed.
                 let _ = context.send(descriptor, buffer);
             }
             self.lingering.add(context, descriptor, self.now.as_secs());
@@ -285,8 +293,9 @@ impl Server {
         context.abort(descriptor);
     }
 
-    /// If memory is scarce, resets clients that hold such memory, beginning with the longest time
-    /// without progress. If buffers are scarce, lingering connections come first.
+    /// If a kind of memory is scarce (free buffers, memory of the store, or unused input), resets
+    /// clients that hold memory of this kind. The client with the longest time without an event
+    /// comes first. If buffers are scarce, lingering connections come before all clients.
     fn relieve(&mut self, context: &mut dyn Context) {
         for _ in 0..EVICTIONS_MAX {
             let has_relieved = if self.lacks_buffers {
@@ -312,8 +321,9 @@ impl Server {
         INPUT_POOLS_MAX * self.pool.count() as usize * self.pool.buffer_len() as usize
     }
 
-    /// Resets the client that `is_holding` selects and that has made no progress for the longest
-    /// time. Returns false if no selected client has been without progress for `stall_min`.
+    /// Of the clients that `is_holding` selects, resets the client with the longest time without an
+    /// event. Resets no client and returns false if this time is shorter than `stall_min`, or if no
+    /// client is selected.
     fn evict(
         &mut self,
         context: &mut dyn Context,

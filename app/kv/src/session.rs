@@ -1,8 +1,9 @@
 //! [`Session`]: the state of memcached's protocol for one client.
 //!
-//! A session stores no input. [`Session::feed`] returns the number of consumed bytes. The caller
-//! passes the remaining bytes again, followed by newly received bytes. A session holds at most one
-//! value that is being received, or one reader of a value that is being sent.
+//! A session does not store unconsumed input. [`Session::feed`] returns the number of consumed
+//! bytes. The caller passes the remaining bytes again, followed by newly received bytes. A session
+//! holds at most one item (a key with its value) of the store: an item whose value is being
+//! received, or an item whose value is being sent.
 
 use crate::{
     classic,
@@ -18,7 +19,7 @@ use crate::{
 
 /// Longest incomplete command line in bytes. Only a `get` or `gets` may be longer.
 const LINE_LEN_MAX: usize = 2048;
-/// Limit of the spaces before the name of a long `get`.
+/// Limit of the spaces before the name of a `get` or `gets` that is longer than `LINE_LEN_MAX`.
 const LEADING_SPACES_MAX: usize = 100;
 
 /// Reason why [`Session::feed`] has stopped.
@@ -41,7 +42,7 @@ pub struct Fed {
     pub consumed: usize,
     /// Reason why the session has stopped.
     pub progress: Progress,
-    /// Work that is left in the budget.
+    /// Remaining budget in units of work (see [`Session::feed`]).
     pub budget: usize,
 }
 
@@ -52,12 +53,13 @@ enum State {
     Command,
     /// Keys in the line of a `get`.
     Keys(Get),
-    /// No input: the session first writes the rest of a value. With a `Get`, further keys follow in
-    /// the line.
+    /// No input: the session first writes the rest of a value. If the `Get` is present, further
+    /// keys follow in the line.
     Value(Reader, Option<Get>),
-    /// Bytes of a value.
+    /// Bytes of a value, or of the CRLF after the value.
     Receive(Box<Receiving>),
-    /// Bytes to skip. The number counts the remaining bytes.
+    /// Bytes of a refused value and of its CRLF, which the session skips. The number counts the
+    /// bytes that are still to be skipped.
     Swallow(u64),
     /// The rest of a line, which is skipped.
     SkipLine,
@@ -81,7 +83,8 @@ impl Default for Session {
 
 impl Session {
     /// Executes the commands in `input`. `unix` is the present Unix time in seconds. `budget`
-    /// limits the work: a command or key costs one unit, and each KiB of data one further unit.
+    /// limits the work in units: each command, each key of a `get`, and each KiB of data costs one
+    /// unit.
     pub fn feed(
         &mut self,
         kv: &mut Kv,
@@ -112,7 +115,8 @@ impl Session {
         }
     }
 
-    /// Ends the session, and frees the memory of the store that the session holds.
+    /// Ends the session. If a value is being received, frees the memory of the value. If a value is
+    /// being sent, unpins the item of the value.
     pub fn end(self, kv: &mut Kv) {
         match self.state {
             State::Value(reader, _) => kv.store.unpin(reader),
@@ -127,8 +131,8 @@ impl Session {
         matches!(self.state, State::Value(..) | State::Receive(_))
     }
 
-    /// Processes the next part of the input. Returns the number of consumed bytes, and a reason if
-    /// the session has to stop.
+    /// Processes the next part of the input, or writes the rest of a value. Returns the number of
+    /// consumed bytes, and a reason if the session has to stop.
     fn step(
         &mut self,
         turn: &mut Turn<'_, impl Output>,
@@ -242,8 +246,9 @@ impl Session {
         };
     }
 
-    /// Processes an incomplete line. A line beyond the limit must be a `get` or `gets`, whose keys
-    /// are processed as the keys arrive. Any other long line closes the session.
+    /// Processes an incomplete line. If the line is longer than `LINE_LEN_MAX`, the line must be a
+    /// `get` or `gets`, whose keys are processed as the keys arrive. Any other long line closes the
+    /// session.
     fn unfinished_line(&mut self, line: &[u8]) -> (usize, Option<Progress>) {
         if line.len() <= LINE_LEN_MAX {
             return (0, Some(Progress::NeedsInput));
@@ -267,6 +272,7 @@ impl Session {
         }
     }
 
+    /// Answers the keys of a `get` at the start of the input.
     fn keys(
         &mut self,
         turn: &mut Turn<'_, impl Output>,

@@ -97,7 +97,7 @@ fn items(turn: &Turn<'_, impl Output>, lines: &mut Lines) {
     lines.add("reclaimed", counts.reclaimed);
 }
 
-/// Adds the settings, by the names of memcached's `stats settings`.
+/// Adds the settings, under the names that memcached's `stats settings` uses.
 fn settings(turn: &Turn<'_, impl Output>, lines: &mut Lines) {
     let kv = &*turn.kv;
     lines.add("maxbytes", kv.memory);

@@ -1,12 +1,15 @@
 //! [`Store`]: items by key, in a limited amount of memory.
 //!
-//! An item is a chain of blocks ([`arena`]). A hash table finds the item of a key. The hash is
-//! keyed with a secret of the process, so that no client can choose many keys of one bucket. A list
-//! orders the items by their last use (LRU). When no block is free, the store evicts the least
-//! recently used item. An expired item is removed when a lookup or the sweep finds it.
+//! An item (a key, its value and its properties) is a chain of blocks ([`arena`]). A hash table
+//! finds the item of a key. The hash is keyed with a secret of the process, so that no client can
+//! choose many keys of one bucket. The LRU list orders the items by their most recent use. When no
+//! block is free, the store evicts the least recently used item that is not pinned. An item that
+//! is expired, or that a flush (command `flush_all`) covers, is removed when a lookup or the sweep
+//! (a walk through the hash table in small steps) finds the item.
 //!
-//! A reader that cannot send a whole value at once pins the item. A pinned item keeps its bytes,
-//! even if the item is replaced, deleted or expired before the pin ends.
+//! If a value does not fit into the output of a client, the session of the client pins the item and
+//! sends the value in pieces with a [`Reader`]. A pinned item keeps its bytes, even if the item is
+//! replaced, deleted or expired before the pin ends.
 
 use siphasher::sip::SipHasher13;
 
@@ -23,7 +26,7 @@ mod head;
 
 /// Smallest memory of a store in bytes: room for several of the largest items.
 pub const MEMORY_MIN: u64 = 8 << 20;
-/// Largest memory of a store in bytes. The number of a block then fits into 32 bits.
+/// Largest memory of a store in bytes. With this memory, each block number fits into 32 bits.
 pub const MEMORY_MAX: u64 = 256 << 30;
 /// Length in bytes of the largest item, by memcached's count.
 pub const ITEM_LEN_MAX: usize = 1 << 20;
@@ -33,7 +36,7 @@ const ITEM_OVERHEAD: usize = 59;
 const EVICTION_TRIES_MAX: u32 = 32;
 
 /// An item in the store: the number of its first block. The number is valid until the store frees
-/// the item, which any allocation or lookup may do unless the item is pinned.
+/// the item. Any allocation, lookup or sweep may free an item that is not pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item(u32);
 
@@ -56,7 +59,7 @@ pub struct StoreCounts {
     pub get_flushed: u64,
     /// Number of expired and flushed items that the sweep has removed.
     pub reclaimed: u64,
-    /// Number of removed expired and flushed items that no client had read.
+    /// Number of expired or flushed items that were removed, and that no client had read.
     pub expired_unfetched: u64,
 }
 
@@ -67,20 +70,22 @@ pub struct Store {
     buckets: Vec<u32>,
     /// Secret key of the hash.
     keys: (u64, u64),
-    /// Most recently used item.
+    /// Most recently used item, or [`NONE`].
     newest: u32,
-    /// Least recently used item.
+    /// Least recently used item, or [`NONE`].
     oldest: u32,
-    /// The CAS number that was issued last.
+    /// The most recently issued CAS number (version of an item, for memcached's command `cas`).
     last_cas: u64,
-    /// Last second that the last flush covers, or zero without a flush. Once this second has come,
-    /// items with a last access up to this second are flushed.
+    /// Final second that the most recent flush covers, or zero if there is no flush. Once the clock
+    /// has reached this second, all items whose last access was in this second or earlier are
+    /// flushed.
     flushed_until: u32,
-    /// CAS number at the last flush without delay. Items with a lower CAS number are flushed, too.
+    /// CAS number issued at the most recent flush without delay. Once the clock has reached
+    /// `flushed_until`, items with a lower CAS number are flushed, too.
     flushed_below: u64,
     /// Bucket at which the next sweep starts.
     sweep_at: usize,
-    /// Number of blocks of values that are being received.
+    /// Number of blocks of unfinished uploads (items whose values are being received).
     uploading: u32,
     /// Number of blocks of pinned items.
     pinned: u32,
@@ -132,14 +137,14 @@ impl Store {
             + (self.buckets.len() * size_of::<u32>()) as u64
     }
 
-    /// Returns true if pinned items or unfinished uploads hold more than a quarter of the blocks,
-    /// so that new items may lack room.
+    /// Returns true if the pinned items alone, or the unfinished uploads alone, hold more than a
+    /// quarter of the blocks, so that new items may lack room.
     pub fn is_pinned_high(&self) -> bool {
         self.pinned.max(self.uploading) > self.arena.count_max() / 4
     }
 
-    /// Returns true if pinned items or unfinished uploads hold more than 3/8 of the blocks. Uploads
-    /// are refused at one half.
+    /// Returns true if the pinned items alone, or the unfinished uploads alone, hold more than 3/8
+    /// of the blocks. The store refuses further uploads once all uploads together hold one half.
     pub fn is_pinned_full(&self) -> bool {
         self.pinned.max(self.uploading) > self.arena.count_max() / 8 * 3
     }
@@ -148,7 +153,7 @@ impl Store {
         self.buckets.len()
     }
 
-    /// Returns true if an item of this size may be stored (1 MiB by memcached's count).
+    /// Returns true if an item of this size is not larger than [`ITEM_LEN_MAX`].
     pub fn is_size_allowed(key: &[u8], value_len: usize, client_flags: u32) -> bool {
         Self::counted_len(key.len(), value_len, client_flags) <= ITEM_LEN_MAX
     }
@@ -176,7 +181,8 @@ impl Store {
         hash as usize & (self.buckets.len() - 1)
     }
 
-    /// Returns the item of a key. Removes an item that is expired or flushed.
+    /// Returns the item of a key, or `None` if no item has the key. If the item is expired or
+    /// flushed, removes the item and returns `None`.
     pub fn find(&mut self, now: Second, key: &[u8]) -> Option<Item> {
         let hash = self.hash(key);
         let mut at = self.buckets[self.bucket_of(hash)];
@@ -191,7 +197,8 @@ impl Store {
         None
     }
 
-    /// Returns the item if it is neither expired nor flushed. Otherwise removes the item.
+    /// Returns the item if it is neither expired nor flushed. Otherwise removes the item and
+    /// returns `None`.
     fn keep_if_alive(&mut self, now: Second, item: Item) -> Option<Item> {
         if self.is_flushed(now, item) {
             self.counts.get_flushed += 1;
@@ -209,7 +216,8 @@ impl Store {
         self.counts.expired_unfetched += u64::from(!self.is_marked(item, Mark::Fetched));
     }
 
-    /// Returns true if the last flush covers the item, and the second of the flush has come.
+    /// Returns true if the clock has reached `flushed_until`, and if the time of the last access or
+    /// the CAS number shows that a flush covers the item.
     fn is_flushed(&self, now: Second, item: Item) -> bool {
         if self.flushed_until == 0 || self.flushed_until > now.0 {
             return false;
@@ -217,8 +225,9 @@ impl Store {
         self.last_access(item).0 <= self.flushed_until || self.cas(item) < self.flushed_below
     }
 
-    /// Flushes all items whose last access is before `from`, once the second `from - 1` has come.
-    /// If this second has come already, flushes all present items.
+    /// Replaces the previous flush. Once the second `from - 1` has come, all items whose last
+    /// access was before `from` are flushed. If this second has come already, all present items are
+    /// flushed. If `from` is at most 1, no item is flushed.
     pub fn flush(&mut self, now: Second, from: Second) {
         self.flushed_until = from.0.saturating_sub(1);
         if self.flushed_until <= now.0 {
@@ -289,8 +298,8 @@ impl Store {
         item
     }
 
-    /// Removes the item from the table and the list. Frees its memory unless a reader pins the
-    /// item.
+    /// Removes the item from the hash table and the LRU list. If no reader pins the item, frees the
+    /// memory of the item.
     pub fn remove(&mut self, item: Item) {
         self.unlink_bucket(item);
         self.unlink_list(item);
@@ -352,8 +361,9 @@ impl Store {
         }
     }
 
-    /// Takes a free block. If no block is free, evicts least recently used items. The search visits
-    /// at most `EVICTION_TRIES_MAX` items.
+    /// Takes a free block. If no block is free, evicts the least recently used item that is not
+    /// pinned. Each pinned item that the search visits becomes the most recently used item. Returns
+    /// `None` if the LRU list is empty, or after `EVICTION_TRIES_MAX` visits to pinned items.
     fn allocate(&mut self) -> Option<u32> {
         for _ in 0..EVICTION_TRIES_MAX {
             if let Some(block) = self.arena.allocate() {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// Limit of the words that [`Tokens`] finds in a line, as in memcached. Further words are ignored.
 /// The session reads the keys of `get`, `gets`, `gat` and `gats` from the line itself, so the limit
-/// does not apply to keys.
+/// does not apply to these keys.
 pub const TOKENS_MAX: usize = 23;
 
 /// A request line, and the positions of its words.
@@ -44,24 +44,25 @@ impl<'a> Tokens<'a> {
         self.len
     }
 
-    /// Returns a word. Returns an empty slice if the line has fewer words.
+    /// Returns the word with the index `at`. Returns an empty slice if `at` is not less than the
+    /// number of words.
     pub fn get(&self, at: usize) -> &'a [u8] {
         &self.line[self.place(at)]
     }
 
-    /// Returns the position of a word in the line. Returns an empty range if the line has fewer
-    /// words.
+    /// Returns the position in the line of the word with the index `at`. Returns an empty range if
+    /// `at` is not less than the number of words.
     pub fn place(&self, at: usize) -> Range<usize> {
         let (start, end) = self.places.get(at).copied().unwrap_or((0, 0));
         start..end
     }
 
-    /// Returns the last word. Returns an empty slice if the line has no words.
+    /// Returns the last of the found words. Returns an empty slice if the line has no words.
     pub fn last(&self) -> &'a [u8] {
         self.get(self.len.wrapping_sub(1))
     }
 
-    /// Iterates over the words from `start` on.
+    /// Iterates over the words, beginning with the word of index `start`.
     pub fn from(&self, start: usize) -> impl Iterator<Item = &'a [u8]> {
         (start..self.len).map(|at| self.get(at))
     }

@@ -5,12 +5,14 @@ use crate::{clock::Second, kv::Kv, output::Output};
 /// Bytes of data that cost one unit of work.
 const BYTES_PER_UNIT: usize = 1024;
 
-/// The arguments that the commands of one turn share: store, time, output, and the budget of work.
+/// The arguments that all commands in one call of `Session::feed` share: store, time, output, and
+/// the budget of work.
 pub struct Turn<'a, O> {
     pub kv: &'a mut Kv,
     pub now: Second,
     pub out: &'a mut O,
-    /// Units of work that are left. A command costs one unit, and so does a key.
+    /// Remaining units of work. Each command, each key of a `get`, and each KiB of data costs one
+    /// unit.
     pub budget: usize,
 }
 

@@ -36,12 +36,13 @@ pub unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, count: size_t)
     }
 }
 
-/// Reads from a tracked socket, for `read`, `recv` and `recvfrom`. `syscall` is the system call to
-/// make if the library does not handle the call.
+/// Reads from a tracked socket, for `read`, `recv` and `recvfrom`. If the kernel must handle the
+/// call, makes the system call with the number `syscall`.
 ///
 /// # Safety
 ///
-/// `buf` must be valid for `len` bytes. With MSG_TRUNC, which stores nothing, `buf` may be null.
+/// `buf` must be valid for `len` bytes. With MSG_TRUNC, the call stores no bytes, and `buf` may be
+/// null.
 #[inline]
 unsafe fn receive(
     socket: &'static Socket,
@@ -109,8 +110,8 @@ pub unsafe extern "C-unwind" fn __read_chk(
     unsafe { read(fd, buf, count) }
 }
 
-/// Aborts the process if `fits` is false, because the call could write past the end of the
-/// program's buffer.
+/// Aborts the process if `fits` is false: the call would then be allowed to store more bytes than
+/// the program's buffer can hold.
 fn check_object_size(fits: bool) {
     if !fits {
         // Unlike glibc's `__chk_fail`, print no message.
@@ -136,8 +137,8 @@ pub unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, count: size
     }
 }
 
-/// Writes to a tracked socket, for `write`, `send` and `sendto`. `syscall` is the system call to
-/// make if the library does not handle the call.
+/// Writes to a tracked socket, for `write`, `send` and `sendto`. If the kernel must handle the
+/// call, makes the system call with the number `syscall`.
 ///
 /// # Safety
 ///
@@ -273,8 +274,8 @@ pub unsafe extern "C-unwind" fn sendto(
     }
 }
 
-/// Interposes libc's `recvfrom(2)`. For TCP, Linux returns no address and sets the address length
-/// to 0.
+/// Interposes libc's `recvfrom(2)`. On a tracked socket, stores no address, and sets the length of
+/// the address to 0, as Linux does for TCP.
 ///
 /// # Safety
 ///
@@ -346,8 +347,8 @@ pub(crate) unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) 
     let handled = transfer::recv_vectored(socket, fd, into.all(), flags);
     if let Some(Ok(_)) = handled {
         // A read from a TCP stream returns no address and no ancillary data, and truncates nothing.
-        // In `msg_flags`, Linux sets MSG_OOB if the call has returned the urgent byte, and repeats
-        // MSG_CMSG_CLOEXEC.
+        // In `msg_flags`, Linux sets MSG_OOB if the call has returned the urgent byte, and copies
+        // MSG_CMSG_CLOEXEC from the flags of the call.
         if !msg.msg_name.is_null() {
             msg.msg_namelen = 0;
         }
@@ -357,8 +358,8 @@ pub(crate) unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) 
     handled
 }
 
-/// Handles `sendmsg` on a tracked socket, and ignores ancillary data. Returns `None` if the kernel
-/// must handle the call.
+/// Handles `sendmsg` on a tracked socket. Ignores the ancillary data of the message. Returns `None`
+/// if the kernel must handle the call.
 ///
 /// # Safety
 ///
@@ -390,8 +391,8 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_in
     unsafe { handled_or_system_call(receive_message(fd, msg, flags), libc::SYS_recvmsg, args) }
 }
 
-/// Interposes libc's `sendmsg(2)`. Fails if `check_rights` refuses the descriptors that the message
-/// passes on (SCM_RIGHTS).
+/// Interposes libc's `sendmsg(2)`. Fails if the message passes descriptors on (SCM_RIGHTS) and
+/// `check_rights` refuses one of them.
 ///
 /// # Safety
 ///

@@ -2,10 +2,10 @@
 //! (`libtidelane.so`) exports in place of libc's.
 //!
 //! Each exported function that is a cancellation point begins with [`cancellation_point`]. If a
-//! cancellation request ends a blocked call, `tidelane_sockets` returns its error `CANCELLED`, and
-//! `fail_with_errno` of `libc_abi_unsafe` calls [`exit_cancelled_thread`]. libc then unwinds the
-//! thread. The functions are `extern "C-unwind"`, so that libc can unwind through them, and their
-//! stack frames own no resources at this time.
+//! cancellation request ends a blocked call, the crate `tidelane_sockets` returns the error
+//! `CANCELLED`, and `fail_with_errno` of `libc_abi_unsafe` calls [`exit_cancelled_thread`]. libc
+//! then unwinds the thread. The exported functions are `extern "C-unwind"`, so that libc can unwind
+//! their stack frames. These frames own no resources when the unwinding begins.
 
 use std::{
     ffi::{c_int, c_void},
@@ -44,8 +44,8 @@ pub fn cancellation_point() {
 #[cold]
 #[inline(never)]
 pub fn exit_cancelled_thread() {
-    // SAFETY: the frames up to the exported function have no destructors to run. The exported
-    // function lets libc unwind.
+    // SAFETY: the stack frames from here up to the exported function have no destructors to run.
+    // The exported function is `extern "C-unwind"`.
     unsafe { pthread_testcancel() }
 }
 
@@ -77,15 +77,16 @@ struct KernelAction {
     mask: sys::SignalMask,
 }
 
-/// Installs the library's handler of SIGCANCEL in place of libc's handler, which the library's
-/// handler calls. Does nothing while libc has not installed its handler.
+/// Installs the library's handler of SIGCANCEL in place of libc's handler. From then on, the
+/// library's handler decides whether libc's handler runs. Does nothing if libc has not installed
+/// its handler yet, or if the library's handler is already installed.
 ///
-/// The library's handler has SA_RESTART, because otherwise calls of a thread that has disabled
-/// cancellation would fail with EINTR, and `handlers_restart` of `tidelane_sockets` would return
-/// false for the whole process. Before the handler runs, the kernel moves the thread back to the
-/// system call instruction if the kernel will restart the system call. The thread is then within
-/// `cancellable` (the code of `tidelane_sockets` that makes the system call), where the handler can
-/// end the call.
+/// The library's handler has SA_RESTART. Without this flag, calls of a thread that has disabled
+/// cancellation would fail with EINTR, and `handlers_restart` of `tidelane_sockets` (which tests
+/// all handlers of the process for SA_RESTART) would always return false. If the kernel will
+/// restart the interrupted system call, the kernel moves the thread back to the system call
+/// instruction before the handler runs. The thread is then within `cancellable` (the code of
+/// `tidelane_sockets` that makes the system call), where the handler can end the call.
 fn install_in_front_of_libc() {
     let mut action = KernelAction {
         handler: 0,
@@ -156,7 +157,8 @@ pub unsafe extern "C-unwind" fn pthread_cancel(thread: pthread_t) -> c_int {
     result
 }
 
-/// Interrupts a blocked system call of the thread.
+/// Sends SIGCANCEL to the thread. If the thread waits in a system call, the signal interrupts this
+/// call.
 fn interrupt(thread: pthread_t) {
     if let Some(id) = thread_id(thread) {
         let args = [std::process::id() as usize, id, SIGCANCEL as usize, 0, 0, 0];

@@ -33,6 +33,7 @@ pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> 
     let fd = unsafe { system_call(libc::SYS_socket, args) } as c_int;
     if fd >= 0 {
         connect::on_created(fd, family, kind, protocol);
+        // If `fd` is 0, 1 or 2, the stream `stdin`, `stdout` or `stderr` may have to be replaced.
         standard_streams_unsafe::select_stream(fd);
     }
     fd
@@ -49,8 +50,8 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
     let handled = descriptors::socket(fd).and_then(|socket| connect::refuse_bind(socket, fd));
     // SAFETY: the caller upholds the safety contract.
     let mut result = unsafe { handled_or_system_call(handled, libc::SYS_bind, args) } as c_int;
-    // The service may still hold the port for a program that has ended. Wait until the service has
-    // released the ports of such programs, and try again.
+    // The service may still hold the TCP port for a program that has ended. Wait until the service
+    // has released the ports of ended programs, and then try again.
     if result < 0
         && is_errno(libc::EADDRINUSE)
         && descriptors::socket(fd).is_some()
@@ -74,6 +75,7 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
 /// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    // `adopt` starts tracking a TCP socket whose creation this library has not seen.
     let handled = match descriptors::socket(fd).or_else(|| connect::adopt(fd)) {
         Some(socket) => listen::listen(socket, fd, backlog),
         None => None,
@@ -149,7 +151,7 @@ pub unsafe extern "C-unwind" fn accept4(
     }
 }
 
-/// Stores the peer's address of an accepted connection.
+/// Stores the address of the peer of an accepted connection.
 ///
 /// # Safety
 ///
@@ -238,8 +240,8 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     unsafe { handled_or_system_call(handled, libc::SYS_shutdown, args) as c_int }
 }
 
-/// A function that returns the local or the peer's address of a tracked socket, or `None` if the
-/// kernel must handle the call.
+/// A function that returns the local address or the peer's address of a tracked socket. The
+/// function returns `None` if the kernel must handle the call.
 type NameOf = fn(&'static Socket, c_int) -> Handled<Address>;
 
 /// Implements `getsockname` and `getpeername`. Stores the address that `name_of` returns for a

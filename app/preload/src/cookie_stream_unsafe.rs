@@ -1,5 +1,5 @@
-//! A stream whose I/O functions call this library (`libtidelane.so`), with the descriptor as its
-//! cookie (`fopencookie`).
+//! A stdio stream whose I/O functions call this library (`libtidelane.so`). libc's `fopencookie`
+//! opens the stream. libc passes a cookie to each I/O function. Here the cookie is the descriptor.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -10,7 +10,7 @@ use crate::{
     libc_abi_unsafe::fail_with_errno,
 };
 
-/// A function that closes the descriptor of a stream.
+/// A function that closes the descriptor of a stream. The argument is the cookie.
 pub(crate) type Close = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
 /// The I/O functions of a stream: `cookie_io_functions_t` of fopencookie(3).
@@ -62,8 +62,9 @@ unsafe extern "C-unwind" fn seek(_cookie: *mut c_void, _to: *mut off64_t, _whenc
     fail_with_errno(libc::ESPIPE) as c_int
 }
 
-/// Opens a stream whose I/O functions call this library with the descriptor `fd`. `fclose` calls
-/// `close` with the descriptor as its cookie. Returns null if memory is short.
+/// Opens a stream whose I/O functions call this library with the descriptor `fd`. `fclose` of the
+/// stream calls the function `close` with the cookie. Returns null if memory is short, or if `mode`
+/// is invalid.
 ///
 /// # Safety
 ///

@@ -31,6 +31,7 @@ const SIOCATMARK: c_ulong = 0x8905;
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     cancellation_point();
     let result = close_descriptor(fd);
+    // If `fd` is 0, 1 or 2, the stream `stdin`, `stdout` or `stderr` may have to be replaced.
     standard_streams_unsafe::select_stream(fd);
     result
 }
@@ -43,8 +44,8 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     // The kernel handles a call with CLOSE_RANGE_CLOEXEC, because this call closes no descriptor
-    // immediately. The kernel also handles a call with unknown flags, and refuses this call.
-    // CLOSE_RANGE_UNSHARE matters only if other threads share the descriptors.
+    // immediately. The kernel also handles a call with unknown flags, and refuses the call. The
+    // library handles a call without flags, or with CLOSE_RANGE_UNSHARE alone.
     let handled = if flags & !(libc::CLOSE_RANGE_UNSHARE as c_int) == 0 {
         descriptors::close_range(first, last, flags)
     } else {
@@ -113,7 +114,7 @@ unsafe fn duplicate_to(from: c_int, to: c_int, flags: Option<c_int>) -> c_int {
 #[cfg(target_arch = "x86_64")]
 const DUP2: i64 = libc::SYS_dup2;
 /// The system call for `dup2` on platforms without a system call `dup2`. Without flags, `dup3`
-/// differs from `dup2` only if both descriptors are equal.
+/// differs from `dup2` only if both descriptors are equal: `dup3` then fails with EINVAL.
 #[cfg(not(target_arch = "x86_64"))]
 const DUP2: i64 = libc::SYS_dup3;
 
@@ -139,7 +140,8 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     unsafe { duplicate_to(from, to, Some(flags)) }
 }
 
-/// The owner of a descriptor, which gets SIGIO and SIGURG: the kernel's `struct f_owner_ex`.
+/// The kernel's `struct f_owner_ex`: the owner of a descriptor. The owner gets the signals SIGIO
+/// and SIGURG of the descriptor.
 #[repr(C)]
 struct Owner {
     /// F_OWNER_TID, F_OWNER_PID or F_OWNER_PGRP.
@@ -148,9 +150,9 @@ struct Owner {
     pid: libc::pid_t,
 }
 
-/// Implements `fcntl` F_GETOWN. Returns the owner's process id, or the negative id of a process
-/// group. As in glibc, asks the kernel with F_GETOWN_EX, because the negative id of a process group
-/// below 4096 looks like an error number in the result of F_GETOWN.
+/// Implements `fcntl` F_GETOWN. Returns the id of the owner, which is negative if the owner is a
+/// process group, or -1 on failure. As in glibc, asks the kernel with F_GETOWN_EX: if the id of a
+/// process group is below 4096, its negative looks like an error number in the result of F_GETOWN.
 fn owner(fd: c_int) -> c_int {
     /// The command F_GETOWN_EX of `fcntl`.
     const F_GETOWN_EX: c_int = 16;
@@ -168,7 +170,7 @@ fn owner(fd: c_int) -> c_int {
 }
 
 /// Interposes libc's `fcntl(2)`, which is variadic in C. `arg` is wide enough for the argument of
-/// every command. With F_SETLKW and F_OFD_SETLKW, the function is a cancellation point.
+/// every command. With F_SETLKW or F_OFD_SETLKW, the function is a cancellation point.
 ///
 /// # Safety
 ///
@@ -254,8 +256,9 @@ pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
     if result == 0 { at } else { result }
 }
 
-/// Stores the result of a handled `ioctl` into the program's integer, and returns 0 as the result
-/// of the call instead.
+/// Stores the result of a handled `ioctl` in the program's integer, and returns 0 as the result of
+/// the call. Returns an error unchanged. Returns `None` (the kernel must handle the call) if
+/// `handled` is `None` or `into` is null.
 ///
 /// # Safety
 ///

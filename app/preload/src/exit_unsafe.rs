@@ -1,4 +1,9 @@
 //! The end of the process: `_exit`, and the work at the end of `exit`.
+//!
+//! An accelerated connection is a TCP connection that the service (the process `tidelaned`)
+//! carries. If the process closes the connection before the process ends, the service sends the
+//! unsent payload and a FIN, or a RST if SO_LINGER is 0 seconds. Otherwise the service resets the
+//! connection.
 
 use std::ffi::c_int;
 
@@ -6,9 +11,8 @@ use tidelane_sockets::exit;
 
 use crate::{libc_abi_unsafe::system_call, stdio_unsafe};
 
-/// Interposes libc's `_exit(2)`. First closes the listeners and the accelerated connections, which
-/// the service (the process `tidelaned`) carries. The service then sends the unsent payload and a
-/// FIN instead of a RST.
+/// Interposes libc's `_exit(2)`. Before the process ends, closes its established accelerated
+/// connections and its listeners.
 ///
 /// # Safety
 ///
@@ -35,13 +39,14 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
 }
 
 /// Flushes the stdio streams if one of them is or was on a tracked socket (a TCP socket that this
-/// library may accelerate). Then closes the listeners and the accelerated connections.
+/// library, `libtidelane.so`, may accelerate). Then closes the established accelerated connections
+/// and the listeners of the process.
 extern "C" fn finish() {
     stdio_unsafe::flush();
     exit::at_exit();
 }
 
-/// Makes `exit` call `finish` after the program's own handlers.
+/// Makes `exit` call `finish` after the handlers that the program has installed with `atexit`.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static FINISH: extern "C" fn() = finish;

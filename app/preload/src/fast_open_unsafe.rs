@@ -1,4 +1,5 @@
-//! The flag MSG_FASTOPEN of `send`, `sendto`, `sendmsg` and `sendmmsg`, which opens a connection.
+//! The flag MSG_FASTOPEN (TCP Fast Open) of `send`, `sendto`, `sendmsg` and `sendmmsg`. A call with
+//! this flag opens the connection before it sends the payload.
 
 use std::ffi::{c_int, c_void};
 
@@ -7,8 +8,9 @@ use tidelane_sockets::{Handled, Socket, fast_open};
 
 use crate::libc_abi_unsafe::bytes;
 
-/// Opens the connection to the address `name` if `flags` contains MSG_FASTOPEN. The caller sends
-/// the payload afterwards. Returns `None` if the kernel must handle the call.
+/// Opens the connection to the address `name` of `len` bytes if `flags` contains MSG_FASTOPEN.
+/// Without this flag, does nothing. The caller sends the payload afterwards. Returns `None` if the
+/// kernel must handle the call.
 ///
 /// # Safety
 ///

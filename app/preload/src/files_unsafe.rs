@@ -1,5 +1,6 @@
-//! Calls that copy data between sockets and files or pipes. A tracked socket is a TCP socket that
-//! this library (`libtidelane.so`) may accelerate.
+//! Calls that copy data from a file to a socket (`sendfile`), or between a socket and a pipe
+//! (`splice`). A tracked socket is a TCP socket that this library (`libtidelane.so`) may
+//! accelerate.
 
 use std::ffi::{c_int, c_uint};
 
@@ -69,8 +70,9 @@ pub unsafe extern "C-unwind" fn splice(
     let ends = (descriptors::socket(from), descriptors::socket(to));
     let moves = from_offset.is_null() && to_offset.is_null() && len > 0 && flags & !FLAGS == 0;
     let handled = match ends {
-        // The kernel's result does not depend on the state of a socket: 0 for no bytes, or an error
-        // for an offset of a pipe or socket, or for an unknown flag.
+        // The kernel handles this call, because its result does not depend on the state of a
+        // socket. The result is 0 if `len` is 0. Otherwise the kernel returns an error for the
+        // unknown flag, or for the offset, which neither a pipe nor a socket can have.
         _ if !moves => None,
         (Some(socket), None) => file::splice_out(socket, from, to, len, flags),
         (None, Some(socket)) => file::splice_in(socket, to, from, len, flags),

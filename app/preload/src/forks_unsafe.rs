@@ -1,10 +1,11 @@
 //! Calls that create a child process without running the `pthread_atfork` handlers: `_Fork`,
 //! `clone`, and the system calls `fork`, `vfork`, `clone` and `clone3` through `syscall(2)`.
 //!
-//! This library (`libtidelane.so`) has fork handlers in `tidelane_sockets::process`, which this
-//! module runs itself in these calls. The handlers run only if the child gets a copy of the
-//! parent's memory (no CLONE_VM), and not for a `clone` or `clone3` through `syscall(2)` with a new
-//! stack. A `vfork` through `syscall(2)` becomes a `fork`.
+//! The fork handlers of this library (`libtidelane.so`) let parent and child share the connections
+//! (`tidelane_sockets::process`). In the calls above, this module runs these handlers itself if the
+//! child gets a copy of the parent's memory (no CLONE_VM). For a `clone` or `clone3` through
+//! `syscall(2)`, the handlers run only if the call also has no new stack. A `vfork` through
+//! `syscall(2)` becomes a `fork`.
 
 use std::ffi::{c_int, c_long, c_void};
 
@@ -15,8 +16,9 @@ use crate::{
     next_symbol_unsafe::next_symbol,
 };
 
-/// Calls `fork` between the library's fork handlers. `fork` returns zero in the child. In the
-/// parent, `fork` returns the child's process id, or a negative number on failure.
+/// Runs the library's fork handlers before and after the function `fork`. In the child, `fork`
+/// returns zero. In the parent, `fork` returns the child's process id, or a negative number on
+/// failure.
 fn with_fork_handlers<R: Into<i64> + Copy>(fork: impl FnOnce() -> R) -> R {
     let prepared = process::before_fork();
     let pid = fork();
@@ -120,8 +122,8 @@ pub unsafe extern "C" fn clone(
     pid
 }
 
-/// Makes a system call that creates a child process with a copy of the parent's memory and stack,
-/// between the library's fork handlers.
+/// Makes the system call `number`, which creates a child process with a copy of the parent's memory
+/// and stack. Runs the library's fork handlers before and after the system call.
 ///
 /// # Safety
 ///
@@ -139,7 +141,8 @@ pub(crate) fn clone_copies_memory(args: [usize; 6]) -> bool {
 
 /// Returns true if the child of a system call `clone3` with these arguments gets a copy of the
 /// parent's memory and stack, because the call has neither CLONE_VM nor a new stack. Returns false
-/// if `struct clone_args` is too short for the field `stack`.
+/// if the pointer to `struct clone_args` is null, or if the structure is too short for the field
+/// `stack`.
 ///
 /// # Safety
 ///

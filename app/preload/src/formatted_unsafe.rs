@@ -32,8 +32,9 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Writes the text of `len` bytes that libc has formatted, and frees the text. Returns `len`, or -1
-/// if `len` is negative or not all bytes could be written.
+/// Writes `text`, which libc has formatted, to `fd`, and frees `text`. `len` is the length of the
+/// text in bytes, or negative if libc could not format the text. Returns `len` if all bytes were
+/// written, and otherwise -1.
 ///
 /// # Safety
 ///
@@ -117,13 +118,14 @@ pub unsafe extern "C-unwind" fn __vdprintf_chk(
     }
 }
 
-/// The body of a function with variable arguments, which builds a `va_list` on the stack and passes
-/// it to `$callee` (System V ABI for x86-64, section 3.5.7). `$named` is the number of named
-/// arguments. `$list` is the register in which `$callee` expects the pointer to the `va_list`.
+/// The body of a function with variable arguments. The body builds a `va_list` on the stack and
+/// passes the `va_list` to `$callee` (System V ABI for x86-64, section 3.5.7). `$named` is the
+/// number of named arguments. `$list` is the register in which `$callee` expects the pointer to the
+/// `va_list`.
 ///
-/// The stack frame has 216 bytes: the `va_list` at 0 (`gp_offset`, `fp_offset`,
-/// `overflow_arg_area`, `reg_save_area`), and the register save area at 32, with six general
-/// registers and eight vector registers.
+/// The stack frame has 216 bytes: the `va_list` at offset 0 (`gp_offset`, `fp_offset`,
+/// `overflow_arg_area`, `reg_save_area`), and the register save area at offset 32, with room for
+/// six general registers and eight vector registers.
 #[cfg(target_arch = "x86_64")]
 macro_rules! call_with_va_list {
     ($callee:path, $named:literal, $list:literal) => {

@@ -1,7 +1,8 @@
 //! Calls that may pass connections to another program: `exec`, and messages with descriptors
-//! (SCM_RIGHTS). A connection that the service (the process `tidelaned`) carries cannot be passed
-//! on. This library (`libtidelane.so`) therefore reports the attempt on standard error. With the
-//! environment variable TIDELANE_STRICT, the call fails.
+//! (SCM_RIGHTS). An accelerated connection is a TCP connection that the service (the process
+//! `tidelaned`) carries. An accelerated connection cannot be passed on, so this library
+//! (`libtidelane.so`) reports the attempt on standard error. With the environment variable
+//! TIDELANE_STRICT, the call also fails.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -39,8 +40,9 @@ extern "C" fn loaded() {
 }
 
 /// Checks the program `file` before libc's function `name` executes or spawns this program. Reports
-/// an accelerated connection that the call would pass on as standard input, output or error. Also
-/// reports a program that the library cannot serve. Returns an error if the call must fail.
+/// an accelerated connection that the call would pass on as standard input, output or error. With
+/// TIDELANE_STRICT, returns the error with which the call must then fail. Otherwise also reports
+/// the program `file` if the library cannot serve the program.
 ///
 /// # Safety
 ///
@@ -78,11 +80,11 @@ fn is_readable(path: *const c_char) -> bool {
     result != Err(Errno(libc::EFAULT))
 }
 
-/// Returns the value of PATH. Does not use `std::env`, which takes a lock that the child of a
-/// `vfork` must not take.
+/// Returns the value of PATH, or libc's default path if PATH is not set. Does not use `std::env`,
+/// which takes a lock that the child of a `vfork` must not take.
 fn search_path() -> &'static [u8] {
-    // SAFETY: libc's array ends with null. As in C, the program must not change the array
-    // meanwhile.
+    // SAFETY: libc's array ends with null. As in C, the program must not change the array during
+    // this call.
     unsafe {
         let mut at = environ;
         while let Some(entry) = at.as_ref().and_then(|entry| entry.as_ref()) {
@@ -93,7 +95,7 @@ fn search_path() -> &'static [u8] {
             at = at.add(1);
         }
     }
-    // Without PATH, libc searches its default path (confstr _CS_PATH).
+    // libc's default path (confstr _CS_PATH).
     b"/bin:/usr/bin"
 }
 
@@ -101,7 +103,8 @@ fn search_path() -> &'static [u8] {
 ///
 /// # Safety
 ///
-/// `name` must be a function of this type, and the arguments must be valid for it.
+/// `name` must name a libc function of the type [`Exec`], and the arguments must be valid for this
+/// function.
 unsafe fn exec(name: &CStr, file: *const c_char, argv: *const *const c_char) -> c_int {
     // SAFETY: the caller upholds the safety contract.
     let function = match unsafe { checked_symbol(name, file) } {
@@ -118,7 +121,8 @@ unsafe fn exec(name: &CStr, file: *const c_char, argv: *const *const c_char) -> 
 ///
 /// # Safety
 ///
-/// The same as for `exec`.
+/// `name` must name a libc function of the type [`ExecWithEnvironment`], and the arguments must be
+/// valid for this function.
 unsafe fn exec_with(
     name: &CStr,
     file: *const c_char,
@@ -300,7 +304,8 @@ pub unsafe extern "C" fn execveat(
 ///
 /// The arguments must be valid for the system call.
 pub(crate) unsafe fn exec_by_number(number: i64, args: [usize; 6]) -> isize {
-    // The path of `execveat` may be relative to a descriptor, so `check` cannot inspect the file.
+    // The path of `execveat` may be relative to a descriptor, so `check` cannot inspect the file
+    // and gets a null pointer.
     let file = if number == libc::SYS_execve {
         args[0]
     } else {
@@ -347,7 +352,8 @@ pub unsafe fn check_rights(msg: *const msghdr) -> Result<(), Errno> {
 }
 
 /// Does the check of [`check_rights`] for all messages of a `sendmmsg` to `fd`. Checks nothing if
-/// `fd` is a tracked socket, because a TCP socket passes no descriptors on.
+/// `fd` is a tracked socket (a TCP socket that this library may accelerate), because a TCP socket
+/// passes no descriptors on.
 ///
 /// # Safety
 ///

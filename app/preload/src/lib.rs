@@ -3,9 +3,9 @@
 //!
 //! A tracked descriptor refers to a TCP socket or an epoll instance that the library knows. An
 //! exported function with a descriptor as its argument asks [`tidelane_sockets`] whether the
-//! descriptor is tracked, at the cost of a load and a branch. For any other descriptor, the
-//! function has the same effect as libc's function. Where libc's own definition of an interposed
-//! function is needed, the library finds this definition with `dlsym` (`next_symbol_unsafe`).
+//! descriptor is tracked, at the cost of a load and a branch. If the descriptor is not tracked, the
+//! function has the same effect as libc's function of the same name. If the library needs libc's
+//! own definition of a function, it finds this definition with `dlsym` (`next_symbol_unsafe`).
 //!
 //! The library does not intercept the system calls that a program makes without libc (Go, static
 //! binaries).

@@ -72,7 +72,9 @@ pub unsafe fn cancellable_system_call(number: i64, args: [usize; 6]) -> isize {
     libc_result(unsafe { cancellation_unsafe::call(number, args) })
 }
 
-/// Returns true if the system call is a cancellation point, because it may block.
+/// Returns true if [`system_call`] must make this system call as a cancellation point. The list
+/// does not contain `fcntl`, because only some commands of `fcntl` are cancellation points. For
+/// these commands, the caller calls [`cancellable_system_call`] itself.
 #[inline]
 const fn is_cancellation_point(number: i64) -> bool {
     matches!(
@@ -114,7 +116,7 @@ pub unsafe fn handled_or_system_call(handled: Handled, number: i64, args: [usize
     }
 }
 
-/// Returns the program's buffer for a write. A null pointer yields an empty slice.
+/// Returns the buffer of the program from which a call reads. A null pointer yields an empty slice.
 ///
 /// # Safety
 ///
@@ -129,7 +131,7 @@ pub unsafe fn bytes<'a>(pointer: *const c_void, len: usize) -> &'a [u8] {
     unsafe { slice::from_raw_parts(pointer.cast(), len.min(MAX_RW_COUNT)) }
 }
 
-/// Returns the program's buffer for a read. A null pointer yields an empty slice.
+/// Returns the buffer of the program to which a call writes. A null pointer yields an empty slice.
 ///
 /// # Safety
 ///
@@ -174,7 +176,7 @@ pub unsafe fn iovecs<'a>(iovecs: *const iovec, count: usize) -> Option<Cow<'a, [
 pub enum IovecsMut<'a> {
     /// The program's own `iovec` array.
     Given(&'a mut [IoSliceMut<'a>]),
-    /// A copy of the array, in which null pointers are empty slices.
+    /// A copy of the array, in which an empty slice replaces each null pointer.
     Normalized(Vec<IoSliceMut<'a>>),
 }
 
@@ -220,7 +222,7 @@ enum IovecCheck<'a> {
     Invalid,
     /// The array has no elements.
     Empty,
-    /// All elements have pointers, so that the array can be used without a copy.
+    /// No element has a null pointer, so that the array can be used without a copy.
     Valid(&'a [iovec]),
     /// An element has a null pointer, which a slice cannot have. The caller has to copy the array.
     WithNull(&'a [iovec]),
@@ -230,7 +232,7 @@ enum IovecCheck<'a> {
 ///
 /// # Safety
 ///
-/// `iovecs` must be valid for `count` elements, unless `count` exceeds IOV_MAX.
+/// If `count` is at most IOV_MAX, `iovecs` must be null, or valid for `count` elements.
 unsafe fn check_iovecs<'a>(iovecs: *const iovec, count: usize) -> IovecCheck<'a> {
     if count > IOV_MAX {
         return IovecCheck::Invalid;
@@ -255,7 +257,8 @@ unsafe fn check_iovecs<'a>(iovecs: *const iovec, count: usize) -> IovecCheck<'a>
     }
 }
 
-/// Largest number of buffers in a vectored call, and of messages in `sendmmsg`.
+/// Largest number of buffers in a vectored call. Also the largest number of messages that one
+/// `sendmmsg` sends.
 pub const IOV_MAX: usize = 1024;
 /// Largest number of bytes that Linux transfers in one call.
 const MAX_RW_COUNT: usize = 0x7fff_f000;

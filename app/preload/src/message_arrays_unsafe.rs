@@ -58,7 +58,7 @@ unsafe fn receive_messages(
     timeout: *mut timespec,
 ) -> Handled {
     let socket = descriptors::socket(fd)?;
-    // The kernel reports a null pointer and an invalid timeout.
+    // The kernel returns the error for a null pointer or an invalid timeout.
     if messages.is_null() {
         return None;
     }
@@ -113,7 +113,7 @@ pub unsafe extern "C-unwind" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     cancellation_point();
-    // As in Linux, messages beyond IOV_MAX are not sent.
+    // As in Linux, a call sends at most IOV_MAX messages.
     let count = count.min(IOV_MAX as c_uint);
     let args = [
         fd as usize,
@@ -142,7 +142,7 @@ pub unsafe extern "C-unwind" fn sendmmsg(
 /// The arguments must be valid as for `sendmmsg`.
 unsafe fn send_messages(fd: c_int, messages: *mut mmsghdr, count: usize, flags: c_int) -> Handled {
     descriptors::socket(fd)?;
-    // The kernel reports a null pointer.
+    // The kernel returns the error for a null pointer.
     if messages.is_null() {
         return None;
     }

@@ -1,9 +1,9 @@
 //! The calls of the `epoll` and `poll` families.
 //!
-//! Tracked descriptors are the TCP sockets that this library (`libtidelane.so`) may accelerate, and
-//! the epoll instances. The kernel handles calls without tracked descriptors. The crate
-//! `tidelane_sockets` handles calls with tracked descriptors. If the crate returns `None`, the
-//! kernel handles this call, too.
+//! A tracked descriptor refers to a TCP socket that this library (`libtidelane.so`) may accelerate,
+//! or to an epoll instance. The kernel handles calls without tracked descriptors. The crate
+//! `tidelane_sockets` handles calls with tracked descriptors. If the crate returns `None` for a
+//! call, the kernel handles this call, too.
 
 use std::{ffi::c_int, slice};
 
@@ -81,8 +81,8 @@ pub unsafe extern "C" fn epoll_ctl(
     unsafe { handled_or_system_call(handled, libc::SYS_epoll_ctl, args) as c_int }
 }
 
-/// Waits for events of the epoll instance `epfd`. Returns `None` if the library does not track the
-/// instance, or if an argument is invalid: the kernel must then handle the call.
+/// Waits for events of the epoll instance `epfd`. Returns `None` if the kernel must handle the
+/// call, for example because the library does not track the instance or an argument is invalid.
 ///
 /// # Safety
 ///

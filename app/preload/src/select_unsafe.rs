@@ -111,8 +111,8 @@ impl<'a> Sets<'a> {
 }
 
 /// Implements `select` and `pselect` if a set contains a tracked descriptor. Returns `None` if the
-/// kernel must handle the call: no set contains a tracked descriptor, `count` is negative, or the
-/// kernel alone can report the events of all descriptors.
+/// kernel must handle the call. This is so if `count` is negative, if no set contains a tracked
+/// descriptor, or if all events of the descriptors come from the kernel.
 ///
 /// # Safety
 ///
@@ -198,7 +198,7 @@ unsafe fn select_in_kernel(count: c_int, sets: [*mut c_void; 3], timeout: *mut t
     // SAFETY: the caller upholds the safety contract, and the local structures are live during the
     // call.
     unsafe {
-        // As in glibc, microseconds may exceed a second, but must not be negative.
+        // As in glibc, `tv_usec` may be a second or more, but must not be negative.
         if timeout.as_ref().is_some_and(|time| time.tv_usec < 0) {
             return fail_with_errno(libc::EINVAL) as c_int;
         }

@@ -2,8 +2,9 @@
 //!
 //! A section is a part of this library (`libtidelane.so`) that no handler of the program may
 //! interrupt ([`section_unsafe`]). The library therefore installs its own handler in place of the
-//! program's handler. The library's handler calls the program's handler, or defers a signal that
-//! arrives within a section to the end of the section.
+//! program's handler, except in the cases in `can_intercept`. If a signal arrives within a section,
+//! the library's handler defers the signal to the end of the section. Otherwise the library's
+//! handler calls the program's handler.
 
 use std::{
     ffi::{c_int, c_void},
@@ -20,7 +21,8 @@ const SIGNALS: usize = 65;
 
 /// The program's handler of one signal, which the library's handler calls.
 struct ProgramHandler {
-    /// Address of the last handler that the library has replaced by its own, or 0.
+    /// Address of the handler that the library has most recently replaced by its own, or 0 if the
+    /// library has replaced none.
     handler: AtomicUsize,
     /// True if the handler was installed with SA_SIGINFO.
     with_info: AtomicBool,
@@ -34,8 +36,9 @@ static PROGRAM: [ProgramHandler; SIGNALS] = [const {
     }
 }; SIGNALS];
 
-/// The signals whose handlers end system calls with EINTR, because the program has chosen this by
-/// `siginterrupt`: bit `signal - 1` for each signal.
+/// The signals for which the program has chosen by `siginterrupt` that an interrupted system call
+/// fails with EINTR: bit `signal - 1` for each signal. A handler that `signal` installs for one of
+/// these signals gets no SA_RESTART.
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 
 unsafe extern "C" {
@@ -43,8 +46,8 @@ unsafe extern "C" {
     fn __sigaction(signal: c_int, act: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
 }
 
-/// Handles a signal in place of the program's handler: defers the signal, or calls the program's
-/// handler.
+/// Handles a signal in place of the program's handler: defers the signal if it has interrupted a
+/// section, and otherwise calls the program's handler.
 unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passed the arguments.
     if unsafe { section_unsafe::defer_signal(signal, info, context) } {
@@ -74,6 +77,8 @@ fn can_intercept(signal: c_int, act: &libc::sigaction) -> bool {
     let stays = act.sa_flags & libc::SA_RESETHAND == 0;
     // A section cannot defer a signal that an instruction raises, such as SIGSEGV.
     let waits = !section_unsafe::OF_INSTRUCTIONS.contains(&signal);
+    // A child between `vfork` and `exec` (where `owns_tables` returns false) shares the memory of
+    // the parent, and must not change the parent's `PROGRAM`.
     is_handler
         && stays
         && waits
@@ -81,9 +86,9 @@ fn can_intercept(signal: c_int, act: &libc::sigaction) -> bool {
         && process::owns_tables()
 }
 
-/// Replaces the library's handler, which the kernel has stored in `old`, by the program's previous
-/// handler. `before` has the address of the previous handler, and true if the program installed
-/// the previous handler with SA_SIGINFO.
+/// If the kernel has stored the library's handler in `old`, replaces this handler by the program's
+/// previous handler. `before` has the address of the previous handler and a flag, which is true if
+/// the program installed the previous handler with SA_SIGINFO.
 unsafe fn report_program_handler(old: *mut libc::sigaction, before: (sighandler_t, bool)) {
     // SAFETY: the caller guarantees that `old` is valid or null.
     if let Some(old) = unsafe { old.as_mut() }
@@ -181,8 +186,9 @@ pub unsafe extern "C" fn siginterrupt(number: c_int, interrupts: c_int) -> c_int
     result
 }
 
-/// Interposes libc's `signal(2)` with glibc's semantics. The handler stays installed. Interrupted
-/// system calls are restarted, unless the program has chosen otherwise by `siginterrupt`.
+/// Interposes libc's `signal(2)` with glibc's semantics. After a signal, the handler stays
+/// installed. Interrupted system calls are restarted, unless the program has chosen otherwise by
+/// `siginterrupt`.
 ///
 /// # Safety
 ///

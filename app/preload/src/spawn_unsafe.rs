@@ -1,11 +1,11 @@
-//! The `posix_spawn` functions. An accelerated connection, which the service (the process
-//! `tidelaned`) carries, cannot be passed on to another program. This module reports an accelerated
-//! connection that a spawned program would get as standard input, output or error. With the
-//! environment variable TIDELANE_STRICT, the call also fails.
+//! The `posix_spawn` functions. An accelerated connection is a TCP connection that the service (the
+//! process `tidelaned`) carries, and cannot be passed on to another program. This module reports an
+//! accelerated connection that a spawned program would get as standard input, output or error. With
+//! the environment variable TIDELANE_STRICT, the call also fails.
 //!
 //! The spawned program gets a standard descriptor through a file action (`adddup2`), or inherits
-//! the standard descriptor of this process. Other inherited descriptors are not checked, because
-//! most programs pass them on only for lack of FD_CLOEXEC.
+//! the standard descriptor of this process. This module does not check other inherited descriptors,
+//! because most programs pass them on only because FD_CLOEXEC is not set.
 
 use std::ffi::{c_char, c_int, c_void};
 

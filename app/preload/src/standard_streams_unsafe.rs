@@ -5,8 +5,8 @@
 //! (`libtidelane.so`) cannot interpose. A tracked socket is a TCP socket that this library may
 //! accelerate. While the descriptor of a standard stream refers to a tracked socket, the stream's
 //! variable (for example `stdout`) refers to a substitute, which is a stream whose I/O functions
-//! call this library. C++'s `std::cout`, and copies that the program has made of the variable
-//! before, still refer to libc's own stream.
+//! call this library. C++'s `std::cout` still refers to libc's own stream. If the program copied
+//! the variable before the change, the copy still refers to libc's own stream, too.
 
 use std::{
     ffi::{c_char, c_int, c_void},
@@ -25,11 +25,11 @@ use crate::{
     cookie_stream_unsafe::open,
 };
 
-/// Descriptor of `stderr`, the last standard stream.
+/// The highest descriptor of a standard stream: the descriptor of `stderr`.
 const LAST: c_int = 2;
-/// `_IO_UNBUFFERED` of glibc's `FILE`.
+/// The bit `_IO_UNBUFFERED` in the field `_flags` of glibc's `FILE`.
 const UNBUFFERED: c_int = 2;
-/// `_IO_LINE_BUF` of glibc's `FILE`.
+/// The bit `_IO_LINE_BUF` in the field `_flags` of glibc's `FILE`.
 const LINE_BUFFERED: c_int = 0x200;
 
 unsafe extern "C" {
@@ -60,7 +60,8 @@ struct Streams {
     own: usize,
     /// Address of the stream whose I/O functions call this library.
     substitute: usize,
-    /// True while the descriptor refers to a tracked socket, so that the substitute is selected.
+    /// True while the descriptor refers to a tracked socket, so that the variable refers to the
+    /// substitute.
     in_use: bool,
 }
 
@@ -83,8 +84,9 @@ fn variable(fd: c_int) -> *mut *mut FILE {
     }
 }
 
-/// Selects the stream for the standard descriptor `fd`, after a call has changed the file to which
-/// the descriptor refers. Ignores other descriptors.
+/// Selects the stream for the standard descriptor `fd`: libc's own stream or the substitute. The
+/// caller has made a call that may have changed the file to which `fd` refers. Does nothing if `fd`
+/// is not a standard descriptor.
 #[inline]
 pub(crate) fn select_stream(fd: c_int) {
     if (0..=LAST).contains(&fd) {
@@ -124,8 +126,8 @@ fn select_standard_stream(fd: c_int) {
 /// substitute. Returns `None` if the variable is null or memory is short.
 fn open_substitute(fd: c_int) -> Option<Streams> {
     let mode = if fd == 0 { c"r" } else { c"w" };
-    // SAFETY: as in C, the program does not change the variable meanwhile. `own` is open, and the
-    // new stream has no bytes in its buffer.
+    // SAFETY: as in C, the program does not change the variable during this call. `own` is open,
+    // and the substitute has no bytes in its buffer.
     unsafe {
         let own = *variable(fd);
         let substitute = open(fd, mode.as_ptr(), close_substitute);
@@ -148,11 +150,11 @@ fn open_substitute(fd: c_int) -> Option<Streams> {
     }
 }
 
-/// Lets the variable of a standard stream refer to `to` instead of `from`, unless the program has
-/// assigned another stream to the variable.
+/// Lets the variable of a standard stream refer to `to` if it refers to `from`. Does not change a
+/// variable to which the program has assigned another stream.
 ///
-/// Moves unflushed output of `from` to the buffer of `to`, because without this library, the
-/// new file of the descriptor would get this output.
+/// Moves unflushed output of `from` to `to`. Without this library, there would be one stream, and
+/// the new file of the descriptor would get this output.
 ///
 /// # Safety
 ///
@@ -173,12 +175,13 @@ unsafe fn switch(fd: c_int, from: *mut FILE, to: *mut FILE) {
     }
 }
 
-/// Closes the descriptor of a substitute, for `fclose`.
+/// Closes the descriptor of a substitute, for `fclose`. If the variable refers to the substitute,
+/// first lets the variable refer to libc's own stream.
 unsafe extern "C-unwind" fn close_substitute(cookie: *mut c_void) -> c_int {
     let fd = cookie as usize as c_int;
     let entry = streams()[fd as usize].take();
     if let Some(entry) = entry {
-        // SAFETY: as in C, the program does not use the variable meanwhile.
+        // SAFETY: as in C, the program does not use the variable during this call.
         unsafe {
             let variable = variable(fd);
             if *variable as usize == entry.substitute {

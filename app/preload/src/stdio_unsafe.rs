@@ -3,7 +3,8 @@
 //! libc's streams make their system calls within libc, where this library (`libtidelane.so`) cannot
 //! interpose. On a tracked socket, which is a TCP socket that this library may accelerate, `fdopen`
 //! therefore creates a stream whose I/O functions call this library (`fopencookie`). libc knows no
-//! descriptor of such a stream, so this module keeps a list of their descriptors for `fileno`.
+//! descriptor of this stream, so this module keeps a list of the streams and their descriptors for
+//! `fileno`.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -30,12 +31,13 @@ fn streams() -> std::sync::MutexGuard<'static, Vec<(usize, c_int)>> {
     STREAMS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Closes the descriptor of a stream, for `fclose`, and removes an entry of this descriptor.
+/// Closes the descriptor of a stream, for `fclose`, and removes an entry of this descriptor from
+/// `STREAMS`. The cookie is the descriptor.
 unsafe extern "C-unwind" fn close_stream(cookie: *mut c_void) -> c_int {
     let fd = cookie as usize as c_int;
     let mut all = streams();
-    // The cookie does not tell which stream is closed. If the program has several streams with one
-    // descriptor, remove the last entry.
+    // The cookie does not tell which stream is closed. If the program has several streams with the
+    // same descriptor, remove the entry of this descriptor with the highest index.
     if let Some(at) = all.iter().rposition(|(_, other)| *other == fd) {
         all.swap_remove(at);
     }
@@ -74,8 +76,8 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     }
 }
 
-/// Returns the descriptor of a stream. Calls libc's function `name` unless this library has opened
-/// the stream.
+/// Returns the descriptor of a stream. If this library has not opened the stream, calls libc's
+/// function `name`.
 ///
 /// # Safety
 ///

@@ -1,5 +1,5 @@
-//! `syscall(2)`, which selects another function of this library (`libtidelane.so`) by the system
-//! call number. For example, libuv closes descriptors through `syscall`.
+//! `syscall(2)`, which calls the function of this library (`libtidelane.so`) that handles the
+//! system call with the given number. For example, libuv closes descriptors through `syscall`.
 
 use std::ffi::{c_int, c_long, c_uint};
 
@@ -37,8 +37,8 @@ macro_rules! handler {
     }};
 }
 
-/// Interposes libc's `syscall(2)`, which is no cancellation point. Calls that the library does not
-/// handle, such as `futex`, go to the kernel at once.
+/// Interposes libc's `syscall(2)`, which is no cancellation point. The kernel gets each system call
+/// that the library does not handle, such as `futex`.
 ///
 /// # Safety
 ///
@@ -162,7 +162,8 @@ fn control_handler(number: c_long) -> Option<Handler> {
     })
 }
 
-/// Returns the function for a call that closes, duplicates or controls a descriptor.
+/// Returns the function for a call that closes, duplicates or controls a descriptor, or that ends
+/// the process.
 #[inline]
 fn descriptors_handler(number: c_long) -> Option<Handler> {
     Some(match number {
@@ -197,7 +198,7 @@ unsafe fn exit_group([status, ..]: Args) -> c_long {
     unsafe { exit_unsafe::_exit(status as c_int) }
 }
 
-/// Returns the function for a call that waits for events.
+/// Returns the function for a call of the `epoll`, `poll` or `select` family.
 #[inline]
 fn readiness_handler(number: c_long) -> Option<Handler> {
     Some(match number {
@@ -244,7 +245,7 @@ fn is_mask(mask: usize, len: usize) -> bool {
     mask == 0 || len == readiness_unsafe::SIGNAL_MASK_LEN
 }
 
-/// Fails with ENOSYS, as a system call that the kernel lacks.
+/// Fails with ENOSYS, like a system call that the kernel does not have.
 fn unavailable(_: Args) -> c_long {
     fail_with_errno(libc::ENOSYS) as c_long
 }
@@ -273,8 +274,8 @@ unsafe fn process_handler(number: c_long, args: Args) -> Option<Handler> {
         libc::SYS_io_uring_setup if !io_uring::is_allowed() => unavailable,
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => handler!(args => forks_unsafe::fork_by_number(libc::SYS_fork, args)),
-        // The child of a `vfork` shares the parent's stack and must not return from this function.
-        // The child of a `fork` has its own copy of the stack.
+        // The child of a `vfork` shares the parent's stack, and must not return from `syscall`. The
+        // library therefore makes a `fork`, whose child has its own copy of the stack.
         #[cfg(target_arch = "x86_64")]
         libc::SYS_vfork => handler!(args => forks_unsafe::fork_by_number(libc::SYS_fork, args)),
         libc::SYS_clone if forks_unsafe::clone_copies_memory(args) => {

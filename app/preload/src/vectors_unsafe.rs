@@ -45,7 +45,8 @@ unsafe fn transmit(fd: c_int, iov: *const iovec, count: c_int, flags: c_int) -> 
 }
 
 /// Converts the RWF flags of `preadv2` or `pwritev2` to the flags of `recvmsg` or `sendmsg`.
-/// Returns `None` for a call with a position or another flag, so that the kernel returns the error.
+/// Returns `None` if the call has a position or an unsupported flag, so that the kernel returns the
+/// error.
 fn message_flags(position: off_t, flags: c_int) -> Option<c_int> {
     match flags & !NO_EFFECT {
         _ if position != NO_POSITION => None,
@@ -82,7 +83,7 @@ pub unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, count: c_in
 }
 
 /// Returns the arguments of the system calls `preadv2` and `pwritev2`, which take the position in
-/// two halves. On 64-bit platforms, the first half contains all bits.
+/// two arguments. On 64-bit platforms, the first of these arguments contains all bits.
 fn positioned_args(
     fd: c_int,
     iov: *const iovec,

@@ -1,4 +1,5 @@
-/* Selects the back end of an example program by an argument. */
+/* Selects the back end (the TCP that carries the connections) of an example program. An argument of
+ * the program names the back end. */
 #ifndef BACK_END_H
 #define BACK_END_H
 
@@ -10,8 +11,9 @@
 
 #define BACK_ENDS "[io-uring | service | direct:INTERFACE[:QUEUE]]"
 
-/* Sets the back end of `options`. Returns 1, or 0 if `name` names no back end. With a QUEUE, the
- * NIC must steer the packets of the program's ports to the queue. */
+/* Sets the back end of `options`. `name` is an argument of the form BACK_ENDS. Returns 1, or 0 if
+ * `name` names no back end. If `name` has a QUEUE, the NIC must steer the packets of the program's
+ * ports to this queue. */
 static int set_back_end(struct tlr_options *options, const char *name) {
     static char interface[64];
     const char *start = "direct:";

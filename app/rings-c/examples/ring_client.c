@@ -1,5 +1,5 @@
-/* An echo client on the ring API: opens connections, sends messages on each, one after the other,
- * and compares the echo.
+/* An echo client on the ring API: opens connections, sends messages on each connection, and
+ * compares the echoes. Each message waits until the echo of the previous message is complete.
  *
  *   ring_client ADDRESS PORT CONNECTIONS MESSAGES [io-uring | service | direct:INTERFACE[:QUEUE]]
  *
@@ -13,7 +13,7 @@
 
 #include "back_end.h"
 
-/* Number of buffers, and length of each. */
+/* Number of buffers, and length of each in bytes. */
 #define BUFFERS 8192
 #define BUFFER_LEN 2048
 /* Bytes of a message. A message fits into any buffer of the pool. */
@@ -24,16 +24,19 @@
 /* A connection. */
 struct stream {
     int is_open;
-    unsigned seed;
-    unsigned messages; /* messages that came back */
-    unsigned received; /* bytes of the present message that came back */
-    int owes_message;  /* the connection had no room for the next message */
+    unsigned seed;     /* determines the bytes of the messages, together with their number */
+    unsigned messages; /* number of complete echoes, and so the number of the present message */
+    unsigned received; /* received bytes of the echo of the present message */
+    int owes_message;  /* the connection had no room for the present message */
 };
 
 static tlr_context context;
+/* The connections by descriptor. */
 static struct stream *streams;
 static int streams_len;
+/* Number of messages on each connection. */
 static unsigned messages_max;
+/* Numbers of connections that are open, that have succeeded, and that have failed. */
 static unsigned present, finished, failed;
 
 /* Returns the stream of a descriptor. */
@@ -51,12 +54,12 @@ static struct stream *stream_of(int descriptor) {
     return &streams[descriptor];
 }
 
-/* Returns a byte of a message. */
+/* Returns byte `at` of the present message of a connection. */
 static char byte_at(const struct stream *stream, unsigned at) {
     return (char)((stream->seed * 7919 + stream->messages * 31 + at) % 251);
 }
 
-/* Closes a connection, and counts it in `result`. */
+/* Closes a connection. Increments `result`, which is `finished` or `failed`. */
 static void end(int descriptor, unsigned *result) {
     tlr_close(context, descriptor);
     memset(stream_of(descriptor), 0, sizeof(struct stream));
@@ -64,7 +67,7 @@ static void end(int descriptor, unsigned *result) {
     ++*result;
 }
 
-/* Sends the next message. Sets `owes_message` if the connection has no room. */
+/* Sends the present message. If the connection has no room, sets `owes_message` instead. */
 static void send_message(int descriptor, struct stream *stream) {
     void *payload;
     tlr_buffer buffer = tlr_allocate_for(context, descriptor);
@@ -95,7 +98,7 @@ static void send_message(int descriptor, struct stream *stream) {
         end(descriptor, &failed);
 }
 
-/* Compares received bytes. Returns 0 if a byte is wrong or unexpected. */
+/* Compares received bytes with the sent messages. Returns 0 if a byte is wrong or unexpected. */
 static int compare(struct stream *stream, const char *data, uint32_t len) {
     for (uint32_t at = 0; at < len; at++) {
         if (stream->messages == messages_max || data[at] != byte_at(stream, stream->received))
@@ -108,8 +111,9 @@ static int compare(struct stream *stream, const char *data, uint32_t len) {
     return 1;
 }
 
-/* Compares the received bytes of an entry of the ready list. Then sends the next message, or shuts
- * down or closes the connection. */
+/* Handles an entry of the ready list (a connection with data or events). Compares the received
+ * bytes. Sends a message when the connection is established, and after each complete echo. Closes
+ * the sending direction after the last echo. Closes the connection at its end or after an error. */
 static void serve(const struct tlr_entry *entry) {
     struct stream *stream = stream_of(entry->descriptor);
     if (!stream->is_open)

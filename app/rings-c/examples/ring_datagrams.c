@@ -1,10 +1,10 @@
-/* An echo client over UDP on the ring API: sends datagrams of several lengths, each until its echo
- * arrives, and compares the echo.
+/* An echo client over UDP on the ring API: sends datagrams of several lengths, one at a time.
+ * Repeats each datagram until its echo arrives, and compares the echo.
  *
  *   ring_datagrams ADDRESS PORT DATAGRAMS [io-uring | service | direct:INTERFACE[:QUEUE]]
  *
  * Prints the number of datagrams that came back, and the number of repeated sends. Fails if a
- * datagram cannot be sent, or does not come back. */
+ * datagram cannot be sent, if no echo of a datagram arrives, or if an echo is wrong. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -13,6 +13,7 @@
 
 #include "back_end.h"
 
+/* Number of buffers, and length of each in bytes. */
 #define BUFFERS 1024
 #define BUFFER_LEN 2048
 /* Longest payload in bytes, which fits into a packet of 1,500 bytes. */
@@ -23,7 +24,9 @@
 #define SENDS_MAX 25
 
 static tlr_context context;
+/* The UDP socket. */
 static int descriptor;
+/* The echo server. */
 static struct sockaddr_in peer;
 
 /* Returns the length of a datagram, at least the 4 bytes of its number. */
@@ -31,6 +34,7 @@ static unsigned len_of(unsigned number) {
     return 4 + number * 97 % (PAYLOAD_MAX - 3);
 }
 
+/* Writes the payload of a datagram: its number, then bytes that depend on the number. */
 static void fill(unsigned number, unsigned char *payload) {
     memcpy(payload, &number, 4);
     for (unsigned at = 4; at < len_of(number); at++)
@@ -48,8 +52,8 @@ static void send_datagram(unsigned number) {
         fail("ring_datagrams", "send");
 }
 
-/* Returns 1 if slot `at` has the echo of this datagram, and 0 for the echo of an earlier datagram.
- * Ends the program if the slot has other data. */
+/* Returns 1 if slot `at` (a received datagram) has the echo of datagram `number`, and 0 if the slot
+ * has the echo of an earlier datagram. Ends the program if the slot has other data. */
 static int is_echo(unsigned number, int at) {
     unsigned char expected[PAYLOAD_MAX];
     unsigned got;
@@ -70,8 +74,8 @@ static int is_echo(unsigned number, int at) {
     return got == number;
 }
 
-/* Waits for the echo of a datagram. Returns 1 if the echo has arrived, and 0 after a wait without
- * an event. */
+/* Waits for the echo of a datagram. Returns 1 if the echo has arrived, and 0 if a wait has ended
+ * without an event. */
 static int await_echo(unsigned number) {
     struct tlr_entry entry;
     int count;

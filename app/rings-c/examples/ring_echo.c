@@ -1,11 +1,11 @@
-/* An echo server over TCP and UDP (RFC 862) on the ring API: the program sends each received buffer
- * back as it is, without a copy of its own.
+/* An echo server over TCP and UDP (RFC 862) on the ring API. The program sends each received buffer
+ * back, and does not copy the data to another buffer.
  *
  *   ring_echo ADDRESS PORT [io-uring | service | direct:INTERFACE[:QUEUE]]
  *
- * Prints the port. Serves until SIGTERM, and then the clients that are present, as long as
- * LAST_WAITS permits. At the end prints the numbers of accepted connections, of present connections
- * and of held buffers. */
+ * Prints the port. Serves until SIGTERM. Then accepts no more clients, and serves the clients that
+ * are present until they have gone or LAST_WAITS waits have passed without an event. At the end
+ * prints the numbers of accepted connections, of present connections and of held buffers. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -20,26 +20,27 @@
  * 28672 buffers. */
 #define BUFFERS 28672
 #define BUFFER_LEN 2048
-/* Largest number of clients, and largest number of buffers that wait in the context for one client.
- * The waiting buffers of all clients together are less than half of all buffers. */
+/* Largest number of clients, and largest number of buffers in the send queue that the context has
+ * for one client. The send queues of all clients together have less than half of all buffers. */
 #define CLIENTS_MAX 1000
 #define QUEUE_MAX 14
 /* SO_RCVBUF in bytes: limits the data of a connection that the kernel keeps while the server does
  * not receive. */
 #define SOCKET_BUFFER 65536
-/* Nanoseconds of a wait, so that the server sees SIGTERM. */
+/* Longest wait for an event in nanoseconds. The server checks for SIGTERM after each wait. */
 #define WAIT_NS 200000000
-/* Number of waits without an event after SIGTERM, until the server ends despite present clients. */
+/* After SIGTERM, the server ends after this number of waits without an event, even if clients are
+ * still present. */
 #define LAST_WAITS 20
 /* Milliseconds after which the kernel ends the connection of a client that takes no data. */
 #define STALL_MAX_MS 20000
 
-/* A connection, and the buffers that wait for room, oldest first. The server does not receive from
- * a client while buffers wait. */
+/* A connection, and the buffers that wait for room in its send queue, oldest first. The server does
+ * not receive from a client while buffers wait. */
 struct client {
     int is_open;
     int is_ended;           /* the peer sends no more: close the descriptor after the last buffer */
-    tlr_buffer first, last; /* the oldest and the newest waiting buffer */
+    tlr_buffer first, last; /* the oldest and the newest waiting buffer, if there is one */
     unsigned held;          /* number of waiting buffers */
 };
 
@@ -87,7 +88,8 @@ static void forget(struct client *client) {
     present--;
 }
 
-/* Sends a buffer. If the context refuses the buffer, holds it and pauses the connection. */
+/* Sends a buffer. If other buffers wait or the context refuses the buffer, holds the buffer as the
+ * newest waiting buffer, and pauses the connection. */
 static void echo(int descriptor, struct client *client, tlr_buffer buffer) {
     if (!client->held && tlr_send(context, descriptor, buffer) == 0)
         return;
@@ -102,8 +104,8 @@ static void echo(int descriptor, struct client *client, tlr_buffer buffer) {
         tlr_pause(context, descriptor);
 }
 
-/* Sends buffers that wait. After the last buffer, receives from the client again, or closes the
- * descriptor if the peer sends no more. */
+/* Sends the waiting buffers, as far as there is room. After the last buffer, closes the descriptor
+ * if the peer sends no more, and otherwise receives from the client again. */
 static void continue_client(int descriptor, struct client *client) {
     while (client->held) {
         tlr_buffer next = followers[TLR_INDEX(client->first)];
@@ -120,8 +122,8 @@ static void continue_client(int descriptor, struct client *client) {
     }
 }
 
-/* Sends the datagrams back. Drops a datagram for which the socket has no room, as UDP may drop any
- * datagram. */
+/* Sends the received datagrams of an entry back. Drops a datagram for which the socket has no room,
+ * because UDP may drop any datagram. */
 static void echo_datagrams(const struct tlr_entry *entry) {
     struct sockaddr_storage sender;
     struct tlr_slot slot;
@@ -133,7 +135,7 @@ static void echo_datagrams(const struct tlr_entry *entry) {
     }
 }
 
-/* Handles an entry of the ready list. */
+/* Handles an entry of the ready list: a descriptor with data or events. */
 static void serve(const struct tlr_entry *entry) {
     if (entry->descriptor == datagrams) {
         echo_datagrams(entry);
@@ -168,7 +170,8 @@ static void serve(const struct tlr_entry *entry) {
     }
 }
 
-/* Serves until SIGTERM, and then the clients that are present, as long as LAST_WAITS permits. */
+/* Serves until SIGTERM. Then accepts no more clients, and serves the clients that are present until
+ * they have gone or LAST_WAITS waits have passed without an event. */
 static void run(int listener) {
     int waits = LAST_WAITS;
     while (!is_over || (present && waits)) {
@@ -187,8 +190,8 @@ static void run(int listener) {
     }
 }
 
-/* Sets options of the listener's kernel socket, if there is one. Connections that the kernel
- * accepts inherit the options. Returns the port. */
+/* Sets options of the listener's kernel socket, if the back end has a kernel socket. Connections
+ * that the kernel accepts inherit the options. Returns the port. */
 static int prepare(int listener, struct sockaddr_in address) {
     int fd = tlr_socket(context, listener), size = SOCKET_BUFFER, stall = STALL_MAX_MS;
     socklen_t len = sizeof address;

@@ -1,11 +1,12 @@
 /* The HTTP server of the StackMap paper (section 5.1) on the ring API: answers each GET of /LENGTH
- * with a body of LENGTH bytes, and each other request with 404.
+ * with a body of LENGTH bytes (at most BODY_MAX), and each other request with 404.
  *
  *   ring_http ADDRESS PORT [io-uring | service | direct:INTERFACE[:QUEUE]]
  *
- * Prints the port. Serves until SIGTERM, and then the clients that are present, as long as
- * LAST_WAITS permits. At the end prints the numbers of requests, of accepted connections, of
- * present connections, of held buffers, and of system calls. */
+ * Prints the port. Serves until SIGTERM. Then accepts no more clients, and serves the clients that
+ * are present until they have gone or LAST_WAITS waits have passed without an event. At the end
+ * prints the numbers of requests, of accepted connections, of present connections, of held buffers,
+ * and of system calls. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -36,15 +37,16 @@
 #define STALL_MAX_MS 20000
 /* Largest number of answers that wait for one client. The server resets a client with more. */
 #define ANSWERS_MAX 64
-/* Nanoseconds of a wait, so that the server sees SIGTERM. */
+/* Longest wait for an event in nanoseconds. The server checks for SIGTERM after each wait. */
 #define WAIT_NS 200000000
-/* Number of waits without an event after SIGTERM, until the server ends despite present clients. */
+/* After SIGTERM, the server ends after this number of waits without an event, even if clients are
+ * still present. */
 #define LAST_WAITS 20
 
-/* An answer that waits. */
+/* An answer that is not yet sent completely. */
 struct answer {
     long body;  /* length of the body in bytes, or -1 for "not found" */
-    int closes; /* the request asks to close the connection afterwards */
+    int closes; /* the request asks to close the connection after the answer */
 };
 
 /* A connection. */
@@ -58,9 +60,9 @@ struct client {
     int answers_len;
     /* Number of bytes of the first answer that were written to buffers. */
     size_t sent;
-    /* A buffer for which the descriptor had no room, or -1. */
+    /* A filled buffer that the context has refused for lack of room, or -1. */
     tlr_buffer refused;
-    int closes;    /* close after the last answer */
+    int closes;    /* close the connection after the last answer */
     int is_broken; /* a request is too long, or too many answers wait */
 };
 
@@ -78,7 +80,7 @@ static void on_term(int signal) {
     is_over = 1;
 }
 
-/* Adds a client for a descriptor. Returns NULL if there are too many, or if memory is lacking. */
+/* Adds a client for a descriptor. Returns NULL if there are too many clients or no memory. */
 static struct client *add(int descriptor) {
     accepted++;
     if (present == CLIENTS_MAX)
@@ -102,7 +104,7 @@ static struct client *add(int descriptor) {
     return client;
 }
 
-/* Frees a client whose descriptor is closed. */
+/* Frees a client after its descriptor was closed. */
 static void forget(struct client *client) {
     if (client->refused >= 0)
         tlr_release(context, client->refused);
@@ -111,7 +113,7 @@ static void forget(struct client *client) {
     present--;
 }
 
-/* Adds the answer to a request of `len` bytes. */
+/* Adds the answer to a request of `len` bytes to the waiting answers. */
 static void answer(struct client *client, const char *request, size_t len) {
     char text[REQUEST_MAX + 1], *end;
     if (client->answers_len == ANSWERS_MAX) {
@@ -132,7 +134,7 @@ static void answer(struct client *client, const char *request, size_t len) {
     requests++;
 }
 
-/* Takes received bytes: answers whole requests, and keeps the rest. */
+/* Processes received bytes: adds the answers to whole requests, and keeps the remaining bytes. */
 static void receive(struct client *client, const char *data, size_t len) {
     while (len && !client->is_broken) {
         size_t room = REQUEST_MAX - client->request_len;
@@ -153,7 +155,7 @@ static void receive(struct client *client, const char *data, size_t len) {
     }
 }
 
-/* Writes answers to a buffer of `room` bytes. Returns the number of bytes. */
+/* Writes answers to a buffer of `room` bytes. Returns the number of written bytes. */
 static size_t fill(struct client *client, char *to, size_t room) {
     size_t len = 0;
     while (client->answers_len && len < room) {
@@ -179,7 +181,7 @@ static size_t fill(struct client *client, char *to, size_t room) {
 }
 
 /* Sends answers until there is no room. After the last answer, closes the connection if the client
- * has asked for this, or sends no more. */
+ * has asked for the close or has closed its own sending direction. */
 static void send_answers(struct client *client) {
     while (client->refused >= 0 || client->answers_len) {
         tlr_buffer buffer = client->refused;
@@ -214,7 +216,7 @@ static void send_answers(struct client *client) {
     }
 }
 
-/* Handles an entry of the ready list. */
+/* Handles an entry of the ready list: a descriptor with data or events. */
 static void serve(const struct tlr_entry *entry) {
     struct client *client = entry->descriptor < clients_len ? clients[entry->descriptor] : NULL;
     if (entry->events & TLR_ACCEPTED)
@@ -239,7 +241,8 @@ static void serve(const struct tlr_entry *entry) {
     send_answers(client);
 }
 
-/* Serves until SIGTERM, and then the clients that are present, as long as LAST_WAITS permits. */
+/* Serves until SIGTERM. Then accepts no more clients, and serves the clients that are present until
+ * they have gone or LAST_WAITS waits have passed without an event. */
 static void run(int listener) {
     int waits = LAST_WAITS;
     while (!is_over || (present && waits)) {
@@ -258,8 +261,8 @@ static void run(int listener) {
     }
 }
 
-/* Sets an option of the listener's kernel socket, if there is one. Connections that the kernel
- * accepts inherit the option. Returns the port. */
+/* Sets an option of the listener's kernel socket, if the back end has a kernel socket. Connections
+ * that the kernel accepts inherit the option. Returns the port. */
 static int prepare(int listener, struct sockaddr_in address) {
     int fd = tlr_socket(context, listener), stall = STALL_MAX_MS;
     socklen_t len = sizeof address;

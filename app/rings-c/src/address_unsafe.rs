@@ -1,4 +1,4 @@
-//! Reads and writes the socket addresses of C programs.
+//! Converts between the socket addresses of C programs (`struct sockaddr`) and [`SocketAddr`].
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -6,7 +6,8 @@ use libc::{in_addr, in6_addr, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 
 use crate::error::Error;
 
-/// Reads an IPv4 or IPv6 address. Checks the family, and that `len` suffices for the family.
+/// Reads an IPv4 or IPv6 address. Returns an error if `address` is null, if `len` is too short for
+/// the family of the address, or if the family is neither IPv4 nor IPv6.
 ///
 /// # Safety
 ///
@@ -19,11 +20,11 @@ pub unsafe fn read(address: *const sockaddr, len: socklen_t) -> Result<SocketAdd
     if len < size_of::<libc::sa_family_t>() {
         return Err(Error::ADDRESS);
     }
-    // SAFETY: the address has at least the bytes of the family. The pointer may be unaligned.
+    // SAFETY: the address is long enough for the family field. The pointer may be unaligned.
     let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
     match i32::from(family) {
         libc::AF_INET if len >= size_of::<sockaddr_in>() => {
-            // SAFETY: the address has this length, and any bytes are valid.
+            // SAFETY: the address is long enough for the structure, and any bytes are valid.
             let v4 = unsafe { address.cast::<sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
             Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
@@ -42,7 +43,7 @@ pub unsafe fn read(address: *const sockaddr, len: socklen_t) -> Result<SocketAdd
     }
 }
 
-/// Writes at most `*len` bytes of the address `value` to `address`, and sets `*len` to the length
+/// Writes at most `*len` bytes of the address `value` to `address`. Then sets `*len` to the length
 /// of the whole address, as `recvfrom` does.
 ///
 /// # Safety
@@ -59,7 +60,7 @@ pub unsafe fn write(
     // SAFETY: the caller's promise. The pointer may be unaligned.
     let room = unsafe { len.read_unaligned() } as usize;
     let copy = |from: *const u8, size: usize| {
-        // SAFETY: `from` points to a value of this size, and `address` has this room.
+        // SAFETY: `from` points to a value of `size` bytes, and `address` has `room` bytes.
         unsafe {
             from.copy_to_nonoverlapping(address.cast(), size.min(room));
             len.write_unaligned(size as socklen_t);
@@ -106,11 +107,11 @@ mod tests {
             let at: *mut sockaddr = bytes[1..].as_mut_ptr().cast();
             for room in [0, 5, size, 32] {
                 let mut len = room;
-                // SAFETY: the array has 32 bytes after the first.
+                // SAFETY: the array has 32 bytes after its first byte.
                 unsafe { write(value, at, &raw mut len) }.expect("no null pointer");
                 assert_eq!(len, size);
             }
-            // SAFETY: as above.
+            // SAFETY: the array has 32 bytes after its first byte, and `size` is at most 28.
             assert_eq!(unsafe { read(at, size) }, Ok(value));
             assert!(bytes[1 + size as usize..].iter().all(|byte| *byte == 0xaa));
             let mut len = 3;
@@ -132,7 +133,7 @@ mod tests {
         bytes[3..5].copy_from_slice(&[0x1f, 0x90]);
         bytes[5..9].copy_from_slice(&[127, 0, 0, 1]);
         let at: *const sockaddr = bytes[1..].as_ptr().cast();
-        // SAFETY: the lengths are at most that of the array.
+        // SAFETY: the array has 28 bytes after its first byte, and no call passes a larger length.
         let read = |len| unsafe { read(at, len) };
         assert_eq!(read(16).map(|a| a.to_string()), Ok("127.0.0.1:8080".into()));
         assert_eq!(read(15), Err(Error::ADDRESS));

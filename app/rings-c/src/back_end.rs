@@ -1,4 +1,5 @@
-//! The options of a context, and the back end that they name.
+//! The options of a context (the TCP and UDP sockets of one thread), and its back end: the TCP/IP
+//! stack that carries the connections of the context.
 
 use tidelane_direct_nic::NicOptions;
 use tidelane_kernel::{KernelContext, KernelOptions};
@@ -13,16 +14,16 @@ use crate::{
 /// The options of a context, with copies of the strings to which the C structure points.
 #[derive(Clone, Debug, Default)]
 pub struct BackEndOptions {
-    /// The numbers. The pointers are not used.
+    /// The C structure. Only its numbers are used; the two other fields replace its pointers.
     pub numbers: Options,
-    /// Name of the interface.
+    /// Name of the network interface, for [`DIRECT`].
     pub interface: Option<String>,
-    /// Path of the service's socket.
+    /// Path of the socket of the Tidelane service, for [`SERVICE`].
     pub service: Option<String>,
 }
 
 impl BackEndOptions {
-    /// Opens a context on the back end.
+    /// Opens a context on the back end that the options name.
     pub fn open(&self) -> Result<Box<dyn Context>, Error> {
         let numbers = &self.numbers;
         if numbers.reserved != [0; 4] || numbers.padding != 0 {
@@ -49,8 +50,8 @@ impl BackEndOptions {
         }
     }
 
-    /// Returns an error if an option is set that the back end does not have. `numbers` and `names`
-    /// are these options.
+    /// Returns an error if one of these options, which the back end does not have, is set. A number
+    /// is set if it is not zero. A name is set if it is `Some`.
     fn check_foreign(&self, numbers: &[u32], names: &[&Option<String>]) -> Result<(), Error> {
         let is_set = numbers.iter().any(|number| *number != 0);
         match is_set || names.iter().any(|name| name.is_some()) {
@@ -110,7 +111,7 @@ fn or(number: u32, default: u32) -> u32 {
     }
 }
 
-/// Returns `number` as a length, or `default` if `number` is zero.
+/// Returns `number` as a `usize`, or `default` if `number` is zero.
 fn or_len(number: u32, default: usize) -> usize {
     match number {
         0 => default,

@@ -1,9 +1,14 @@
 //! [`Buffers`]: the buffers that a program in C can name, each with its number and its owner.
 //!
 //! The program has the number of a buffer and the address of its bytes. The low bits of the number
-//! are the index of the buffer's place in a table. The other bits identify the context and the use
-//! of the place: the number changes whenever a buffer gets the place. A number of an earlier use or
-//! of another context is therefore refused. A number repeats after 2^24 - 1 uses of the place.
+//! are the index of the buffer's place (entry) in a table. The other bits are the number of the
+//! context (the sockets of one thread) and the number of the use of the place. A new use begins
+//! whenever a buffer gets the place. A number of an earlier use or of another context is therefore
+//! refused. A number repeats after 2^24 - 1 uses of the place.
+//!
+//! The diagram shows the owners of a buffer, and the calls that change the owner. A sync is a call
+//! of `tlr_sync` or `tlr_rx_sync`. Its result is the list (the ready list), which has the received
+//! data until the next sync.
 //!
 //! ```text
 //!   context ── allocate ──> program ── send, release ──> context
@@ -11,8 +16,9 @@
 //!                        └── send, release, the next sync ──> context
 //! ```
 //!
-//! A place holds the buffer itself, whether its memory belongs to the pool or to a stream buffer of
-//! the service. A buffer that the context owns has no place.
+//! A place holds the [`Buffer`] value. The memory of the buffer is a piece of the context's pool,
+//! or memory that a back end lends, such as a part of a stream buffer of the Tidelane service. A
+//! buffer that the context owns has no place.
 
 use std::ptr::NonNull;
 
@@ -20,25 +26,26 @@ use tidelane_rings::Buffer;
 
 use crate::{error::Error, types::CSlot};
 
-/// Bits of the index. `TLR_INDEX` and `TLR_INDEXES` of the header depend on this number.
+/// Bits of the index of a place. `TLR_INDEX` and `TLR_INDEXES` of `tidelane_rings.h` depend on this
+/// constant.
 const INDEX_BITS: u32 = 18;
-/// Bits of the number of the use.
+/// Bits of the number of a place's use.
 const USE_BITS: u32 = 24;
-/// Bits of the number of the context.
+/// Bits of the number of a context.
 const CONTEXT_BITS: u32 = 21;
 
 const _: () = assert!(INDEX_BITS + USE_BITS + CONTEXT_BITS == 63, "never negative");
 
-/// Limit of the places.
+/// Largest number of places.
 const PLACES_MAX: usize = 1 << INDEX_BITS;
-/// A sync fails if the program owns this number of buffers or more. The remaining places are for
-/// the buffers of the list.
+/// A sync fails if the program owns this number of buffers or more. The other places are kept for
+/// the buffers of the next list.
 const HELD_MAX: u32 = 1 << (INDEX_BITS - 1);
 
 /// Owner of a buffer that has a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The ready list, until the next sync.
+    /// The ready list (the result of a sync), until the next sync.
     List,
     /// The program.
     Program,
@@ -48,25 +55,25 @@ pub enum Owner {
 #[derive(Debug, Default)]
 struct Place {
     buffer: Option<(Buffer, Owner)>,
-    /// Number of the present use, or of the last use while the place is free. Zero before the first
-    /// use.
+    /// Number of the place's present use, or of its most recent use if the place is free. Zero
+    /// before the first use.
     uses: u32,
 }
 
-/// The buffers of the program and of the ready list by number.
+/// The table of the buffers that the program or the ready list owns.
 #[derive(Debug)]
 pub struct Buffers {
-    /// Number of the context, of `CONTEXT_BITS` bits.
+    /// The low `CONTEXT_BITS` bits of the number of the context.
     context: u32,
     places: Vec<Place>,
     /// Indexes of the places without a buffer.
     free: Vec<u32>,
-    /// Number of buffers of the program.
+    /// Number of buffers that the program owns.
     held: u32,
 }
 
 impl Buffers {
-    /// Returns the table of the context with this number, without buffers.
+    /// Returns the table of the context with the number `context`. The table has no buffers.
     pub fn new(context: u32) -> Self {
         Self {
             context: context & ((1 << CONTEXT_BITS) - 1),
@@ -81,7 +88,8 @@ impl Buffers {
         self.held
     }
 
-    /// Returns an error if the program has so many buffers that a list may find no places.
+    /// Returns an error if the program owns so many buffers that the buffers of the next list might
+    /// not find places.
     pub fn check_room_for_a_list(&self) -> Result<(), Error> {
         match self.held < HELD_MAX {
             true => Ok(()),
@@ -89,8 +97,8 @@ impl Buffers {
         }
     }
 
-    /// Gives a buffer to the list or to the program. Returns the number of the buffer, or `None` if
-    /// there is no place.
+    /// Gives a buffer to `owner`, and returns the number of the buffer. If no place is free, drops
+    /// the buffer and returns `None`.
     pub fn give(&mut self, buffer: Buffer, owner: Owner) -> Option<i64> {
         if self.free.is_empty() && self.places.len() < PLACES_MAX {
             self.free.push(self.places.len() as u32);
@@ -98,7 +106,7 @@ impl Buffers {
         }
         let index = self.free.pop()?;
         let place = &mut self.places[index as usize];
-        // Uses start at 1, so that the number 0 is never valid.
+        // Uses start at 1, so that no buffer has the number 0.
         place.uses = (place.uses % ((1 << USE_BITS) - 1)) + 1;
         place.buffer = Some((buffer, owner));
         self.held += u32::from(owner == Owner::Program);
@@ -106,7 +114,7 @@ impl Buffers {
         Some((number << INDEX_BITS | u64::from(index)) as i64)
     }
 
-    /// Takes a buffer from the list or from the program. Also returns its owner.
+    /// Takes a buffer from its owner, the list or the program. Returns the buffer and this owner.
     pub fn take(&mut self, number: i64) -> Result<(Buffer, Owner), Error> {
         let index = self.find(number)?;
         let taken = self.places[index].buffer.take().ok_or(Error::BUFFER_GONE)?;
@@ -115,7 +123,8 @@ impl Buffers {
         Ok(taken)
     }
 
-    /// Gives back the buffer that the last [`Self::take`] has taken, with its number unchanged.
+    /// Gives the buffer of the preceding [`Self::take`] back to its owner, with its number
+    /// unchanged. The caller must not give or take another buffer between the two calls.
     pub fn give_back(&mut self, buffer: Buffer, owner: Owner) {
         if let Some(index) = self.free.pop() {
             self.places[index as usize].buffer = Some((buffer, owner));
@@ -123,7 +132,8 @@ impl Buffers {
         }
     }
 
-    /// Makes the program the owner of a buffer of the list.
+    /// Makes the program the owner of a buffer of the list. A buffer of the program stays with the
+    /// program.
     pub fn hold(&mut self, number: i64) -> Result<(), Error> {
         let index = self.find(number)?;
         if let Some((_, owner)) = &mut self.places[index].buffer {
@@ -133,7 +143,7 @@ impl Buffers {
         Ok(())
     }
 
-    /// Drops the buffers that still belong to the list.
+    /// Drops each buffer of `slots` that still belongs to the list.
     pub fn end_list(&mut self, slots: &[CSlot]) {
         for slot in slots {
             let is_of_list = self.find(slot.buffer).is_ok_and(|index| {
@@ -152,7 +162,7 @@ impl Buffers {
         Ok((buffer.address(), buffer.len() as u32))
     }
 
-    /// Returns the address and the length of the payload, in memory that the program may write.
+    /// Makes the payload writable. Returns the address and the length of the payload.
     pub fn writable_payload(&mut self, number: i64) -> Result<(NonNull<u8>, u32), Error> {
         let buffer = self.buffer_mut(number)?;
         // If the program may only read the memory, `payload_mut` copies the buffer to other memory.
@@ -166,7 +176,8 @@ impl Buffers {
         Ok(buffer.capacity() - buffer.range().start)
     }
 
-    /// Sets the payload to the `len` bytes that follow the first `skip` bytes of the payload.
+    /// Moves the start of the payload forward by `skip` bytes, and sets the length of the payload
+    /// to `len`. Fails if the new payload would end beyond the buffer.
     pub fn set_payload(&mut self, number: i64, skip: u32, len: u32) -> Result<(), Error> {
         let buffer = self.buffer_mut(number)?;
         let start = buffer.range().start.checked_add(skip);
@@ -189,7 +200,7 @@ impl Buffers {
         buffer.map(|(buffer, _)| buffer).ok_or(Error::BUFFER_GONE)
     }
 
-    /// Returns the index of the place of a buffer of the list or the program.
+    /// Returns the index of the place that holds the buffer with this number.
     fn find(&self, number: i64) -> Result<usize, Error> {
         let number = u64::try_from(number).map_err(|_| Error::NO_SUCH_BUFFER)?;
         let index = (number & ((1 << INDEX_BITS) - 1)) as usize;
@@ -258,9 +269,9 @@ mod tests {
             let taken = ours.take(wrong);
             assert_eq!(taken.err(), Some(Error::NO_SUCH_BUFFER), "{wrong:x}");
         }
-        // The bits of the context repeat after 2^21 contexts.
+        // The number of the context in a buffer's number repeats after 2^21 contexts.
         assert_eq!(Buffers::new(1 << CONTEXT_BITS).context, 0);
-        // The largest number is positive.
+        // A number is positive even if all its bits of the context are set.
         let mut last = Buffers::new(u32::MAX);
         let number = allocate(&pool, &mut last);
         assert!(number > 0 && last.payload(number).is_ok());
@@ -299,8 +310,8 @@ mod tests {
             assert_eq!(buffers.held(), 1);
         }
         drop(buffers.take(numbers[2]));
-        // The place of the released buffer has a new buffer, which the end of the list must not
-        // drop.
+        // A new buffer gets the place of the released buffer. The end of the list must not drop the
+        // new buffer.
         let again = allocate(&pool, &mut buffers);
         buffers.end_list(&slots);
         assert_eq!((pool.free_count(), buffers.held()), (1, 2));
@@ -333,8 +344,8 @@ mod tests {
         assert_eq!(buffers.payload(number).expect("held").1, 0);
     }
 
-    /// All places may be in use. The program then gets no buffer, and a list is refused long
-    /// before.
+    /// A program that owns a buffer in each place gets no further buffer. A list is refused as soon
+    /// as the program owns a buffer in half of the places.
     #[test]
     fn the_number_of_places_is_limited() {
         let (pool, mut buffers) = (pool(1), Buffers::new(1));

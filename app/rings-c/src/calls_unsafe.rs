@@ -1,6 +1,10 @@
 //! The functions of `tidelane_rings.h`. Each function trusts its pointers, as C functions do, and
 //! checks all numbers. A panic ends the process, because C cannot unwind.
 //!
+//! A context is the set of TCP and UDP sockets of one thread. A descriptor names a socket within
+//! its context, and is not a file descriptor. The ready list is the result of `tlr_sync` or
+//! `tlr_rx_sync`: an entry for each descriptor with events, and a slot for each received buffer.
+//!
 //! "The caller's promise" in the comments is the section *Safety* of the function.
 
 use std::ffi::{c_char, c_void};
@@ -29,7 +33,7 @@ fn large_number(result: Result<i64, Error>) -> i64 {
     result.unwrap_or_else(|error| error.report().into())
 }
 
-/// Writes a value for the program.
+/// Writes `value` to `to`, for the program. Returns an error if `to` is null.
 ///
 /// # Safety
 ///
@@ -47,8 +51,8 @@ unsafe fn write<T>(to: *mut T, value: T) -> Result<(), Error> {
 ///
 /// # Safety
 ///
-/// `options` is null or valid, and so are the texts to which it points. `context` is null or has
-/// room for a handle.
+/// `options` is null or points to valid options. Each text pointer in the options is null or points
+/// to a NUL-terminated string. `context` is null or has room for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tlr_open_context(options: *const Options, context: *mut u64) -> i32 {
     if context.is_null() {
@@ -61,8 +65,8 @@ pub unsafe extern "C" fn tlr_open_context(options: *const Options, context: *mut
     status(opened.and_then(|handle| unsafe { write(context, handle) }))
 }
 
-/// Writes the text of the last failed call of this thread to `text`, truncated to `size` bytes with
-/// a zero at the end. Returns the length of the whole text.
+/// Writes the text of this thread's most recent failed call to `text`. At most `size` bytes are
+/// written, including a zero at the end. Returns the length of the whole text, without the zero.
 ///
 /// # Safety
 ///
@@ -72,7 +76,7 @@ pub unsafe extern "C" fn tlr_error_text(text: *mut c_char, size: u32) -> i32 {
     let copied = error::last_text(|last| {
         if !text.is_null() && size > 0 {
             let len = last.len().min(size as usize - 1);
-            // SAFETY: the caller's promise. The text of the error is not in the program's memory.
+            // SAFETY: the caller's promise. The library owns `last`, so `text` does not overlap it.
             unsafe {
                 text.cast::<u8>()
                     .copy_from_nonoverlapping(last.as_ptr(), len);
@@ -150,13 +154,13 @@ pub unsafe extern "C" fn tlr_bind(context: u64, local: *const sockaddr, len: soc
     }))
 }
 
-/// Stops receiving on a connection or a UDP socket, or accepting on a listener.
+/// Stops receiving on a connection or a UDP socket, or stops accepting on a listener.
 #[unsafe(no_mangle)]
 pub extern "C" fn tlr_pause(context: u64, descriptor: i32) -> i32 {
     status(opened::with(context, |session| session.pause(descriptor)))
 }
 
-/// Receives or accepts again.
+/// Receives or accepts again after [`tlr_pause`].
 #[unsafe(no_mangle)]
 pub extern "C" fn tlr_resume(context: u64, descriptor: i32) -> i32 {
     status(opened::with(context, |session| session.resume(descriptor)))
@@ -176,25 +180,26 @@ pub extern "C" fn tlr_close(context: u64, descriptor: i32) -> i32 {
     status(opened::with(context, |session| session.close(descriptor)))
 }
 
-/// Resets a connection, or closes another descriptor without sending its queued data.
+/// Resets a connection. Closes a listener or a UDP socket without sending queued data.
 #[unsafe(no_mangle)]
 pub extern "C" fn tlr_abort(context: u64, descriptor: i32) -> i32 {
     status(opened::with(context, |session| session.abort(descriptor)))
 }
 
-/// Returns the kernel's socket of a descriptor.
+/// Returns the file descriptor of the kernel's socket that belongs to a descriptor.
 #[unsafe(no_mangle)]
 pub extern "C" fn tlr_socket(context: u64, descriptor: i32) -> i32 {
     number(opened::with(context, |session| session.socket(descriptor)))
 }
 
-/// Sends and receives. Returns the number of entries of the ready list.
+/// Sends and receives. Waits for an event for at most `timeout_ns` nanoseconds, or without limit if
+/// `timeout_ns` is negative. Returns the number of entries of the ready list.
 #[unsafe(no_mangle)]
 pub extern "C" fn tlr_sync(context: u64, timeout_ns: i64) -> i32 {
     number(opened::with(context, |session| session.sync(timeout_ns)))
 }
 
-/// Receives. Returns the number of entries of the ready list.
+/// Receives, and waits as [`tlr_sync`] does. Returns the number of entries of the ready list.
 #[unsafe(no_mangle)]
 pub extern "C" fn tlr_rx_sync(context: u64, timeout_ns: i64) -> i32 {
     number(opened::with(context, |session| session.rx_sync(timeout_ns)))
@@ -259,13 +264,13 @@ pub unsafe extern "C" fn tlr_sender(
     status(read.and_then(|value| unsafe { address_unsafe::write(value, sender, len) }))
 }
 
-/// Gives a free buffer to the program. Returns its number.
+/// Gives a free buffer to the program. Returns the number of the buffer.
 #[unsafe(no_mangle)]
 pub extern "C" fn tlr_allocate(context: u64) -> i64 {
     large_number(opened::with(context, |session| session.allocate()))
 }
 
-/// Gives a buffer for data of one descriptor to the program. Returns its number.
+/// Gives the program a buffer for data to send on one descriptor. Returns the number of the buffer.
 #[unsafe(no_mangle)]
 pub extern "C" fn tlr_allocate_for(context: u64, descriptor: i32) -> i64 {
     large_number(opened::with(context, |session| {
@@ -288,8 +293,8 @@ pub unsafe extern "C" fn tlr_payload(context: u64, buffer: i64, payload: *mut *m
     }))
 }
 
-/// Makes the payload of a buffer writable, and writes its address to `payload`. Returns the length
-/// of the payload.
+/// Makes the payload of a buffer writable, and writes the address of the payload to `payload`.
+/// Returns the length of the payload.
 ///
 /// # Safety
 ///
@@ -315,7 +320,8 @@ pub extern "C" fn tlr_capacity(context: u64, buffer: i64) -> i64 {
     large_number(read.map(i64::from))
 }
 
-/// Sets the payload of a buffer to the `len` bytes after the first `skip` bytes of the payload.
+/// Moves the start of a buffer's payload forward by `skip` bytes, and sets the length of the
+/// payload to `len`.
 #[unsafe(no_mangle)]
 pub extern "C" fn tlr_set_payload(context: u64, buffer: i64, skip: u32, len: u32) -> i32 {
     status(opened::with(context, |session| {
@@ -323,7 +329,7 @@ pub extern "C" fn tlr_set_payload(context: u64, buffer: i64, skip: u32, len: u32
     }))
 }
 
-/// Makes the program the owner of a buffer of the ready list.
+/// Makes the program the owner of a buffer of the ready list, also beyond the next sync.
 #[unsafe(no_mangle)]
 pub extern "C" fn tlr_hold(context: u64, buffer: i64) -> i32 {
     status(opened::with(context, |session| session.hold(buffer)))
@@ -335,7 +341,7 @@ pub extern "C" fn tlr_release(context: u64, buffer: i64) -> i32 {
     status(opened::with(context, |session| session.release(buffer)))
 }
 
-/// Queues the payload of a buffer on a connection.
+/// Queues the payload of a buffer for sending on a connection.
 #[unsafe(no_mangle)]
 pub extern "C" fn tlr_send(context: u64, descriptor: i32, buffer: i64) -> i32 {
     status(opened::with(context, |session| {
@@ -343,7 +349,7 @@ pub extern "C" fn tlr_send(context: u64, descriptor: i32, buffer: i64) -> i32 {
     }))
 }
 
-/// Queues the payload of a buffer as a datagram to `peer`.
+/// Queues the payload of a buffer for sending as a datagram to `peer`.
 ///
 /// # Safety
 ///

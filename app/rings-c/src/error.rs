@@ -3,7 +3,7 @@
 use std::{borrow::Cow, cell::RefCell, io};
 
 thread_local! {
-    /// The error of the last failed call of this thread.
+    /// The error of the most recent failed call of this thread.
     static LAST: RefCell<Option<Error>> = const { RefCell::new(None) };
 }
 
@@ -52,7 +52,7 @@ impl Error {
     );
     pub const FOREIGN_OPTION: Self = fixed(
         libc::EINVAL,
-        "an option that the back end does not have is not zero; man tlr_open_context lists them",
+        "an option is set that the back end does not have; man tlr_open_context lists the options",
     );
     pub const NO_INTERFACE: Self = fixed(
         libc::EINVAL,
@@ -115,7 +115,7 @@ impl Error {
     );
     pub const NO_SUCH_BUFFER: Self = fixed(
         libc::EINVAL,
-        "the number is no buffer of the context, or the error of a failed call",
+        "the number is not that of a buffer; it may be the error that a failed call returned",
     );
     pub const BUFFER_GONE: Self = fixed(
         libc::ESTALE,
@@ -132,18 +132,19 @@ impl Error {
         self.errno
     }
 
-    /// Stores the error for [`last_text`]. Returns the result of the C function: a negative number.
+    /// Stores the error for [`last_text`]. Returns the result for C: the negative errno.
     pub fn report(self) -> i32 {
         let code = -self.errno;
-        // If a signal handler has interrupted this function, the error of the handler's call is not
-        // stored.
+        // If this call comes from a signal handler that has interrupted `report` or `last_text`,
+        // the borrow fails, and the error is not stored.
         let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(self)));
         code
     }
 }
 
-/// Calls a function with the text of the last failed call of this thread. The text is empty if no
-/// call has failed.
+/// Calls a function with the text of the most recent failed call of this thread. The text is empty
+/// if no call has failed. Returns an error if the caller is a signal handler that has interrupted
+/// [`Error::report`], or if the thread is about to end.
 pub fn last_text<R>(call: impl FnOnce(&str) -> R) -> Result<R, Error> {
     LAST.try_with(|last| {
         let last = last.try_borrow().map_err(|_| Error::INTERRUPTED_CALL)?;

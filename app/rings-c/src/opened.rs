@@ -1,8 +1,9 @@
-//! The open contexts (of the ring API) of each thread, by handle.
+//! The open contexts of each thread, by handle. A context of the ring API is the set of TCP and UDP
+//! sockets of one thread.
 //!
-//! A handle has the number of the thread in its upper half, and the number of the context in its
-//! lower half. No number is used twice. A thread finds its own contexts only, so that two threads
-//! never have the same context.
+//! The upper 32 bits of a handle are the number of the thread, and the lower 32 bits are the number
+//! of the context. Within a process, each thread number and each context number is used once. A
+//! thread finds its own contexts only, so that two threads never use the same context.
 
 use std::{
     cell::{Cell, RefCell},
@@ -14,11 +15,11 @@ use std::{
 
 use crate::{back_end::BackEndOptions, error::Error, fork_unsafe, session::Session};
 
-/// Last number that was given to a thread. Numbers start from 1.
+/// Number that was most recently given to a thread. Zero before the first thread.
 static THREADS: AtomicU32 = AtomicU32::new(0);
-/// Last number that was given to a context. Numbers start from 1.
+/// Number that was most recently given to a context. Zero before the first context.
 static CONTEXTS: AtomicU32 = AtomicU32::new(0);
-/// True if [`on_fork`] is registered. Set by the first open.
+/// True if [`on_fork`] is registered, false if the registration failed. Set by the first [`open`].
 static FORK_HANDLER: OnceLock<bool> = OnceLock::new();
 
 thread_local! {
@@ -27,9 +28,9 @@ thread_local! {
 
 /// A thread, with its open contexts.
 struct Thread {
-    /// Number of the thread; zero before its first context.
+    /// Number of the thread; zero until the thread first opens a context.
     number: Cell<u32>,
-    /// Contexts by handle.
+    /// The open contexts, each with its handle.
     contexts: RefCell<Vec<(u64, Session)>>,
 }
 
@@ -74,7 +75,7 @@ impl Thread {
         call(&mut found.ok_or(Error::CONTEXT)?.1)
     }
 
-    /// Returns the contexts of this thread, if the handle names this thread.
+    /// Returns the contexts of this thread. Fails if the handle names another thread or no thread.
     fn contexts_of(
         &self,
         handle: u64,
@@ -94,8 +95,9 @@ impl Thread {
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        // After `fork`, a child process has copies of its parent's contexts. Leak the copies,
-        // because their drop would close the parent's connections or cancel its I/O requests.
+        // After `fork`, a child process has copies of its parent's contexts. The handles of the
+        // copies have the parent's thread number. Leak the copies, because their drop would close
+        // the parent's connections or cancel the parent's I/O requests.
         for (handle, session) in self.contexts.get_mut().drain(..) {
             if (handle >> 32) as u32 != self.number.get() {
                 std::mem::forget(session);
@@ -104,15 +106,15 @@ impl Drop for Thread {
     }
 }
 
-/// Returns the next number; `None` if all numbers are used.
+/// Increments `counter` and returns the new number; `None` if all numbers are used.
 fn next(counter: &AtomicU32) -> Option<u32> {
     let add = |number: u32| number.checked_add(1);
     let before = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     before.ok().map(|before| before + 1)
 }
 
-/// Gives the only thread of a child process a new number, so that the child cannot use the contexts
-/// of its parent.
+/// Runs in the only thread of a child process after `fork`. Gives this thread a new number, so that
+/// the child cannot use the contexts of its parent.
 extern "C" fn on_fork() {
     let _ = THREAD.try_with(|thread| {
         if thread.number.get() != 0 {
@@ -138,7 +140,7 @@ pub fn close(handle: u64) -> Result<(), Error> {
         .unwrap_or(Err(Error::CONTEXT))
 }
 
-/// Calls a function with the open context of a handle.
+/// Calls a function with the open context that has this handle.
 pub fn with<R>(
     handle: u64,
     call: impl FnOnce(&mut Session) -> Result<R, Error>,

@@ -5,13 +5,13 @@ use std::ffi::{CStr, c_char};
 
 use crate::{back_end::BackEndOptions, error::Error, types::Options};
 
-/// Reads the options with which a C program opens a context, its handle of the ring API. A null
-/// pointer means the defaults.
+/// Reads the options with which a C program opens a context (the TCP and UDP sockets of one
+/// thread). A null pointer stands for the defaults.
 ///
 /// # Safety
 ///
-/// `options` is null or valid. Each pointer in the options is null or points to a NUL-terminated
-/// string, in any encoding.
+/// `options` is null or points to valid options. Each pointer in the options is null or points to
+/// a NUL-terminated string, in any encoding.
 pub unsafe fn read(options: *const Options) -> Result<BackEndOptions, Error> {
     // SAFETY: the caller's promise.
     let Some(options) = (unsafe { options.as_ref() }) else {
@@ -26,7 +26,7 @@ pub unsafe fn read(options: *const Options) -> Result<BackEndOptions, Error> {
     })
 }
 
-/// Returns a copy of a string, or `None` for a null pointer. The string must be UTF-8.
+/// Returns a copy of a string, or `None` for a null pointer. Fails if the string is not UTF-8.
 ///
 /// # Safety
 ///

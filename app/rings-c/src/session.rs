@@ -1,5 +1,8 @@
-//! [`Session`]: one open context (the sockets of one thread), with its back end, its ready list,
-//! and the owners of its buffers.
+//! [`Session`]: one open context (the sockets of one thread), with its back end (the TCP/IP stack
+//! that carries its connections), its ready list, and the owners of its buffers.
+//!
+//! The ready list is the result of [`Session::sync`] or [`Session::rx_sync`]: an entry for each
+//! descriptor (socket) with events, and a slot for each received buffer.
 
 use std::{net::SocketAddr, os::fd::AsRawFd, ptr::NonNull, time::Duration};
 
@@ -16,18 +19,18 @@ use crate::{
 /// A context of a C program, which names buffers and descriptors by number.
 pub struct Session {
     back_end: Box<dyn Context>,
-    /// The entries of the last sync. The slots are in `slots`.
+    /// The entries of the ready list. The slots are in `slots`.
     list: ReadyList,
     slots: Vec<CSlot>,
-    /// The sender of each slot, if the slot is a datagram.
+    /// For each slot, the sender of the datagram; `None` if the slot has data of a connection.
     senders: Vec<Option<SocketAddr>>,
     buffers: Buffers,
-    /// Number of calls of `sync`, `rx_sync` and `tx_sync`.
+    /// Number of calls of `sync`, `rx_sync` and `tx_sync` that have called the back end.
     syncs: u64,
 }
 
 impl Session {
-    /// Returns the context with this number on an open back end.
+    /// Returns the context with the number `number` on an open back end.
     pub fn new(back_end: Box<dyn Context>, number: u32) -> Self {
         Self {
             back_end,
@@ -39,6 +42,7 @@ impl Session {
         }
     }
 
+    /// Opens a listener. If `backlog` is zero, the listener has the default backlog.
     pub fn listen(&mut self, local: SocketAddr, backlog: u32) -> Result<i32, Error> {
         let options = match backlog {
             0 => ListenOptions::default(),
@@ -79,8 +83,8 @@ impl Session {
         Ok(self.back_end.tx_sync()?)
     }
 
-    /// Drops the buffers that still belong to the last list. Fails, and changes nothing, if the
-    /// program holds so many buffers that the numbers may not suffice for the next list.
+    /// Drops the buffers that still belong to the list. Fails, and changes nothing, if the program
+    /// holds so many buffers that the buffers of the next list might not all get numbers.
     fn end_list(&mut self) -> Result<(), Error> {
         self.buffers.check_room_for_a_list()?;
         self.buffers.end_list(&self.slots);
@@ -89,14 +93,15 @@ impl Session {
         Ok(())
     }
 
-    /// Gives a number to each buffer that the back end has added to the list, and fills `slots`.
+    /// Gives a number to each buffer that the back end has added to the list. Fills `slots` and
+    /// `senders`.
     fn take_slots(&mut self) {
         self.syncs += 1;
         for arrival in self.list.take_slots() {
             let len = arrival.buffer.len() as u32;
             let Some(buffer) = self.buffers.give(arrival.buffer, Owner::List) else {
-                // No number is left, so this list has more than 2^17 buffers. Reset the connection,
-                // because the program must not miss a part of its data.
+                // No number is free, so this list has more than 2^17 buffers. Reset the connection,
+                // because the program must not miss a part of the data.
                 self.back_end.abort(arrival.descriptor);
                 continue;
             };
@@ -145,17 +150,18 @@ impl Session {
         self.buffers.payload(buffer)
     }
 
-    /// Returns the room for the payload of a buffer.
+    /// Returns the number of bytes from the start of the payload to the end of the buffer.
     pub fn capacity(&self, buffer: i64) -> Result<u32, Error> {
         self.buffers.capacity(buffer)
     }
 
-    /// Returns the address and the length of the payload of a buffer, for changes.
+    /// Makes the payload of a buffer writable. Returns the address and the length of the payload.
     pub fn writable_payload(&mut self, buffer: i64) -> Result<(NonNull<u8>, u32), Error> {
         self.buffers.writable_payload(buffer)
     }
 
-    /// Sets the payload of a buffer.
+    /// Moves the start of the payload of a buffer forward by `skip` bytes, and sets the length of
+    /// the payload to `len`.
     pub fn set_payload(&mut self, buffer: i64, skip: u32, len: u32) -> Result<(), Error> {
         self.buffers.set_payload(buffer, skip, len)
     }
@@ -166,19 +172,19 @@ impl Session {
         self.give(buffer)
     }
 
-    /// Gives a buffer for data of one descriptor to the program.
+    /// Gives the program a buffer for data to send on one descriptor.
     pub fn allocate_for(&mut self, descriptor: i32) -> Result<i64, Error> {
         let descriptor = self.open_descriptor(descriptor)?;
         let buffer = self.back_end.allocate(descriptor);
         if buffer.is_none() && self.back_end.pool().free_count() > 0 {
-            // The pool has buffers, so the connection has no room, or the descriptor cannot send.
-            // The event WRITABLE reports room.
+            // The pool has free buffers, so the connection has no room, or the descriptor cannot
+            // send. If the connection has no room, the event WRITABLE reports when there is room.
             return Err(Error::FULL);
         }
         self.give(buffer)
     }
 
-    /// Gives an allocated buffer, without payload, to the program.
+    /// Gives a newly allocated buffer to the program. Fails if `buffer` is `None`.
     fn give(&mut self, buffer: Option<Buffer>) -> Result<i64, Error> {
         let given = buffer.and_then(|buffer| self.buffers.give(buffer, Owner::Program));
         given.ok_or(Error::NO_BUFFER)
@@ -194,7 +200,8 @@ impl Session {
         self.buffers.take(buffer).map(drop)
     }
 
-    /// Queues the payload of a buffer. The owner does not change if this fails.
+    /// Queues the payload of a buffer for sending on a connection. If the call fails, the buffer
+    /// keeps its owner.
     pub fn send(&mut self, descriptor: i32, buffer: i64) -> Result<(), Error> {
         let descriptor = self.open_descriptor(descriptor)?;
         self.queue(buffer, Error::NOT_CONNECTED, |back_end, buffer| {
@@ -202,7 +209,8 @@ impl Session {
         })
     }
 
-    /// Queues the payload of a buffer as a datagram. The owner does not change if this fails.
+    /// Queues the payload of a buffer for sending as a datagram to `peer`. If the call fails, the
+    /// buffer keeps its owner.
     pub fn send_to(&mut self, descriptor: i32, buffer: i64, peer: SocketAddr) -> Result<(), Error> {
         let descriptor = self.open_descriptor(descriptor)?;
         self.queue(buffer, Error::NO_UDP_SOCKET, |back_end, buffer| {
@@ -210,8 +218,9 @@ impl Session {
         })
     }
 
-    /// Passes a buffer to the back end by `send`, or gives the buffer back to its owner.
-    /// `not_connected` is the error for [`SendRefusal::NotConnected`].
+    /// Calls `send`, which passes a buffer to the back end. If the back end refuses the buffer,
+    /// gives the buffer back to its owner. `not_connected` is the error for
+    /// [`SendRefusal::NotConnected`].
     fn queue(
         &mut self,
         buffer: i64,
@@ -230,7 +239,7 @@ impl Session {
         })
     }
 
-    /// Stops receiving on a connection or a UDP socket, or accepting on a listener.
+    /// Stops receiving on a connection or a UDP socket, or stops accepting on a listener.
     pub fn pause(&mut self, descriptor: i32) -> Result<(), Error> {
         let descriptor = self.open_descriptor(descriptor)?;
         self.back_end.pause(descriptor);
@@ -261,7 +270,7 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the kernel's socket of a descriptor.
+    /// Returns the file descriptor of the kernel's socket that belongs to a descriptor.
     pub fn socket(&self, descriptor: i32) -> Result<i32, Error> {
         let descriptor = self.open_descriptor(descriptor)?;
         let socket = self.back_end.socket(descriptor);
@@ -282,7 +291,7 @@ impl Session {
         }
     }
 
-    /// Returns the descriptor for its number in C, if it is open.
+    /// Returns the descriptor for its number in C. Fails if the descriptor is not open.
     fn open_descriptor(&self, descriptor: i32) -> Result<Descriptor, Error> {
         let descriptor = u32::try_from(descriptor).map(Descriptor);
         let open = descriptor.ok().filter(|d| self.back_end.is_open(*d));
@@ -290,7 +299,7 @@ impl Session {
     }
 }
 
-/// Returns the wait of a sync. A negative time has no limit.
+/// Returns how long a sync waits. A negative `timeout_ns` stands for a wait without limit.
 fn wait(timeout_ns: i64) -> Wait {
     match u64::try_from(timeout_ns) {
         Ok(0) => Wait::No,

@@ -1,4 +1,5 @@
-//! The structures of `tidelane_rings.h`.
+//! The structures of `tidelane_rings.h`. The back end of a context (the sockets of one thread) is
+//! the TCP/IP stack that carries its connections.
 
 use std::{ffi::c_char, mem::offset_of, ptr};
 
@@ -8,14 +9,14 @@ use tidelane_rings::{Cause, Descriptor, Entry, Events};
 pub const IO_URING: u32 = 1;
 /// Back end `TLR_DIRECT`: TCP in this process, on a queue of an interface.
 pub const DIRECT: u32 = 2;
-/// Back end `TLR_SERVICE`: the Tidelane service.
+/// Back end `TLR_SERVICE`: TCP in the Tidelane service, a process of its own.
 pub const SERVICE: u32 = 3;
-/// Flag `TLR_STEERED`: the NIC sends the packets of the program's ports to the queue.
+/// Flag `TLR_STEERED`: the NIC sends the packets of the program's ports to [`Options::queue`].
 pub const STEERED: u32 = 1;
-/// `TLR_NONE`: end of a chain of slots, and the listener in an entry without `TLR_ACCEPTED`.
+/// `TLR_NONE`: no next slot, no first slot, or no listener (in an entry without `TLR_ACCEPTED`).
 pub const NONE: i32 = -1;
 
-/// `struct tlr_options`: parameters of a context. Zero stands for the default.
+/// `struct tlr_options`: parameters of a context. Zero or a null pointer stands for the default.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -23,19 +24,19 @@ pub struct Options {
     pub back_end: u32,
     /// Number of buffers of the pool.
     pub buffers: u32,
-    /// Bytes of each buffer. `TLR_DIRECT` ignores the length.
+    /// Bytes of each buffer. `TLR_DIRECT` ignores this number.
     pub buffer_len: u32,
     /// Limit of the buffers that wait for sending on one descriptor.
     pub send_queue_max: u32,
     /// `TLR_IO_URING`: microseconds for which a wait polls the NIC.
     pub busy_poll_us: u32,
-    /// `TLR_DIRECT`: number of the queue, with [`STEERED`].
+    /// `TLR_DIRECT`: number of the interface's queue. A queue other than 0 requires [`STEERED`].
     pub queue: u32,
     /// Zero or [`STEERED`].
     pub flags: u32,
     /// Zero.
     pub padding: u32,
-    /// `TLR_DIRECT`: name of the interface.
+    /// `TLR_DIRECT`: name of the interface, which has no default.
     pub interface: *const c_char,
     /// `TLR_SERVICE`: path of the service's socket.
     pub service: *const c_char,
@@ -85,7 +86,7 @@ pub struct CEntry {
 
 const _: () = assert!(size_of::<CEntry>() == 28 && offset_of!(CEntry, bytes) == 24);
 
-// The constants `TLR_ACCEPTED` to `TLR_SEND_FAILED` of the header.
+// The events have the values of `TLR_ACCEPTED` to `TLR_SEND_FAILED` in the header.
 const _: () = assert!(Events::ACCEPTED.bits() == 1 && Events::CONNECTED.bits() == 2);
 const _: () = assert!(Events::READABLE.bits() == 4 && Events::END.bits() == 8);
 const _: () = assert!(Events::WRITABLE.bits() == 16 && Events::CLOSED.bits() == 32);
@@ -113,7 +114,7 @@ impl From<Entry> for CEntry {
     }
 }
 
-/// `struct tlr_slot`: received data of a descriptor.
+/// `struct tlr_slot`: received data of a connection, or one datagram of a UDP socket.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CSlot {
@@ -136,7 +137,7 @@ const _: () = assert!(size_of::<CSlot>() == 24 && offset_of!(CSlot, next) == 16)
 pub struct Counters {
     /// Calls of `tlr_sync`, `tlr_rx_sync` and `tlr_tx_sync`.
     pub syncs: u64,
-    /// System calls of these calls.
+    /// System calls that these calls have made.
     pub system_calls: u64,
     /// Buffers of the pool.
     pub buffers: u32,

@@ -1,10 +1,11 @@
 //! A buffer: memory with one owner at a time, and the range of its payload.
 //!
-//! The memory is a piece of a [`Pool`](crate::Pool), or memory that a back end lends ([`Lender`]),
-//! such as a part of a connection's stream buffer. A [`Buffer`] is the only access to its memory,
-//! unless the memory is read-only. The owner may be the program, the context, or a ready list, in
-//! which a context passes received data to the program. When its last owner drops the buffer, the
-//! memory returns to the pool or to the lender.
+//! The memory is a piece of a [`Pool`](crate::Pool), or memory that a back end (an implementation
+//! of [`Context`](crate::Context)) lends, such as a part of a connection's stream buffer. If the
+//! memory is writable, the [`Buffer`] is the only access to it. Read-only memory may be read, but
+//! not written, by other code. The owner of a buffer may be the program, the context, or a ready
+//! list, in which a context passes received data to the program. When the last owner drops the
+//! buffer, the memory returns to the pool or to the lender ([`Lender`]).
 //!
 //! A buffer stores the address of its memory, so that an access costs the same for pool memory and
 //! lent memory.
@@ -13,17 +14,17 @@ use std::{cell::UnsafeCell, fmt, mem::ManuallyDrop, ops::Range, ptr::NonNull, rc
 
 use crate::pieces_unsafe::Pieces;
 
-/// Owner of memory that a back end lends as buffers.
+/// Owner of memory that is lent as buffers: a part of a back end.
 pub trait Lender {
-    /// Takes the memory of buffer `number` back, because the last owner has dropped the buffer, or
-    /// because a copy has replaced the memory ([`Buffer::detach`]).
+    /// Takes back the memory with the number `number` ([`Loan::number`]): the last owner has
+    /// dropped the buffer, or a copy has replaced the memory ([`Buffer::detach`]).
     fn take_back(&self, number: u32);
 }
 
 /// Memory that a back end lends as a buffer: see [`Buffer::lend`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loan {
-    /// Number of the buffer, for the lender.
+    /// Number by which the lender knows the memory.
     pub number: u32,
     /// Start of the memory.
     pub start: NonNull<u8>,
@@ -33,18 +34,18 @@ pub struct Loan {
     pub is_writable: bool,
 }
 
-/// Owner of a buffer's memory, to which the memory returns when the buffer is dropped.
+/// Pool or lender to which a buffer's memory returns when the buffer is dropped.
 enum MemoryOwner {
-    /// A piece of a pool.
+    /// A pool. The memory is one of its pieces.
     Pool(Rc<Pieces>),
-    /// Memory that the owner of the buffer may write.
+    /// The lender of memory that the owner of the buffer may write.
     Lent(Rc<dyn Lender>),
-    /// Memory that the owner of the buffer may only read.
+    /// The lender of memory that the owner of the buffer may only read.
     ReadOnly(Rc<dyn Lender>),
 }
 
 impl MemoryOwner {
-    /// Returns the memory of a buffer to its owner.
+    /// Returns the memory with this number to the pool or to the lender.
     #[inline]
     fn take_back(&self, number: u32) {
         match self {
@@ -68,14 +69,14 @@ pub struct Buffer {
     start: NonNull<u8>,
     /// Length of the memory in bytes.
     len: u32,
-    /// Number of the piece within its pool, or the lender's number.
+    /// Number of the piece within its pool, or the lender's number of the memory.
     number: u32,
     /// Range of the payload within the memory.
     payload: Range<u32>,
 }
 
 impl Buffer {
-    /// Returns the buffer of a pool's piece.
+    /// Returns a buffer whose memory is piece `index` of a pool.
     pub(crate) fn of_pool(pieces: Rc<Pieces>, index: u32, payload: Range<u32>) -> Self {
         Self {
             start: pieces.address(index),
@@ -118,8 +119,8 @@ impl Buffer {
         }
     }
 
-    /// Returns the payload for changes in place. The received data of some back ends is read-only:
-    /// the first call then replaces the memory by a copy.
+    /// Returns the payload as writable memory. If the memory is read-only, as the received data of
+    /// some back ends is, the call first replaces the memory by a writable copy.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.make_writable();
         // SAFETY: as in `payload`. The memory is writable, and the access is exclusive.
@@ -145,8 +146,8 @@ impl Buffer {
         }
     }
 
-    /// Replaces the memory by a copy that belongs to the buffer alone. The memory returns to the
-    /// pool or to the lender.
+    /// Replaces the memory by a copy that belongs to the buffer alone. The original memory returns
+    /// to the pool or to the lender.
     pub fn detach(&mut self) {
         // SAFETY: the memory is initialized, and nobody else writes it.
         let bytes = unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len as usize) };
@@ -173,12 +174,13 @@ impl Buffer {
     ///
     /// # Panics
     ///
-    /// If the payload is shorter.
+    /// If the payload is shorter than `len` bytes.
     pub fn advance(&mut self, len: u32) {
         self.set_payload(self.payload.start + len..self.payload.end);
     }
 
-    /// Appends as much of `data` to the payload as there is room. Returns the number of bytes.
+    /// Appends the first bytes of `data` to the payload, as many as the buffer has room for.
+    /// Returns the number of appended bytes.
     pub fn append(&mut self, data: &[u8]) -> usize {
         let at = self.payload.end;
         let len = data.len().min((self.len - at) as usize);
@@ -191,7 +193,8 @@ impl Buffer {
     }
 
     /// Returns the address of the payload, for programs in C. Only the owner of the buffer may use
-    /// the address, and only while the buffer exists. Only writable memory may be written.
+    /// the address, until the buffer is dropped or gets other memory ([`Self::detach`]). Only
+    /// writable memory may be written.
     pub fn address(&self) -> NonNull<u8> {
         // SAFETY: the payload is within the memory.
         unsafe { self.start.add(self.payload.start as usize) }
@@ -207,12 +210,12 @@ impl Buffer {
         self.payload.is_empty()
     }
 
-    /// Returns the length of the buffer's memory in bytes.
+    /// Returns the length in bytes of the buffer's memory, including the bytes around the payload.
     pub fn capacity(&self) -> u32 {
         self.len
     }
 
-    /// Returns the room behind the payload in bytes.
+    /// Returns the number of bytes from the end of the payload to the end of the buffer.
     pub fn tail_room(&self) -> u32 {
         self.len - self.payload.end
     }
@@ -222,12 +225,12 @@ impl Buffer {
         self.payload.clone()
     }
 
-    /// Returns the number of the buffer within its pool, or its lender's number.
+    /// Returns the number of the piece within its pool, or the lender's number of the memory.
     pub fn index(&self) -> u32 {
         self.number
     }
 
-    /// Returns true if the buffer is one of the `pieces`.
+    /// Returns true if the memory of the buffer is one of the `pieces` of a pool.
     pub(crate) fn is_of(&self, pieces: &Rc<Pieces>) -> bool {
         matches!(&self.owner, MemoryOwner::Pool(own) if Rc::ptr_eq(own, pieces))
     }
@@ -242,8 +245,8 @@ impl Buffer {
     }
 
     /// Converts the buffer to its number, for a back end. A piece of a pool stays in use until
-    /// [`Pool::adopt`](crate::Pool::adopt) converts the number to a buffer again. For lent memory,
-    /// [`Lender::take_back`] is not called.
+    /// [`Pool::adopt`](crate::Pool::adopt) converts the number to a buffer again. Lent memory is at
+    /// the lender's disposal without a call of [`Lender::take_back`].
     pub fn into_index(self) -> u32 {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: the value is not dropped, so its reference to the memory is dropped here once.
@@ -289,7 +292,7 @@ mod tests {
             })
         }
 
-        /// Lends a part, which no other buffer may have.
+        /// Lends a part. No other buffer may have bytes of this part.
         fn lend(self: &Rc<Self>, number: u32, range: Range<usize>, is_writable: bool) -> Buffer {
             let part = &self.bytes[range];
             let loan = Loan {

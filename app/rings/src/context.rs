@@ -20,9 +20,9 @@ impl Default for ListenOptions {
 /// How long [`Context::sync`] waits if there is no event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Return at once.
+    /// Return without a wait.
     No,
-    /// Wait for the first event, at most for this time.
+    /// Wait for the first event, but not longer than this time.
     For(Duration),
     /// Wait for the first event.
     Forever,
@@ -37,7 +37,7 @@ pub enum SendRefusal {
     /// The descriptor is not an open connection, or its sending direction is closed. For
     /// [`Context::send_to`]: the descriptor is not an open UDP socket.
     NotConnected,
-    /// The payload is longer than a UDP datagram can be, or than the back end can send.
+    /// The payload is longer than a UDP datagram can be, or longer than the back end can send.
     TooLong,
 }
 
@@ -74,8 +74,9 @@ pub trait Context {
     /// A back end that sends from memory of the connection itself returns a part of this memory, so
     /// that the payload is not copied. The length of such a buffer varies ([`Buffer::capacity`]).
     /// Such a back end also returns `None` if the connection has no room or cannot send. If the
-    /// connection has no room, the event WRITABLE reports when there is room. Buffers from the pool
-    /// or of another descriptor can be sent as well, but such a back end copies their payload.
+    /// connection has no room, the event WRITABLE reports when there is room. A buffer from the
+    /// pool, or a buffer that was allocated for another descriptor, can be sent as well, but such a
+    /// back end copies its payload.
     fn allocate(&mut self, descriptor: Descriptor) -> Option<Buffer> {
         let _ = descriptor;
         self.pool().allocate()
@@ -100,9 +101,9 @@ pub trait Context {
 
     /// Opens a UDP socket with the address `local`. Each [`Self::sync`] reports the received
     /// datagrams, each in a slot of its own: see [`ReadyList::take_datagram`](crate::ReadyList).
-    /// The number of datagrams that wait for a call is limited. A datagram is dropped if this limit
-    /// is reached or if it is longer than a buffer. The events of a UDP socket are READABLE,
-    /// WRITABLE, SEND_FAILED, and CLOSED after an error of the socket.
+    /// The number of datagrams that wait for a call of [`Self::sync`] is limited. A datagram is
+    /// dropped if this limit is reached, or if the datagram is longer than a buffer. The events of
+    /// a UDP socket are READABLE, WRITABLE, SEND_FAILED, and CLOSED after an error of the socket.
     ///
     /// # Errors
     ///
@@ -113,8 +114,8 @@ pub trait Context {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Queues the payload of `buffer` as one datagram to `peer`, also if the payload is empty. The
-    /// next [`Self::sync`] sends the datagram. The buffer returns to the pool when the context no
+    /// Queues the payload of `buffer`, which may be empty, as one datagram to `peer`. The next
+    /// [`Self::sync`] sends the datagram. The buffer returns to the pool when the context no
     /// longer needs its contents.
     ///
     /// # Errors
@@ -142,18 +143,20 @@ pub trait Context {
     /// connection cannot send.
     fn send(&mut self, descriptor: Descriptor, buffer: Buffer) -> Result<(), SendError>;
 
-    /// Sends what was queued, receives packets, runs TCP for all connections, and fires due timers.
-    /// Replaces the contents of `list` by the events of this call. Buffers that the program has not
-    /// taken from the list return to the pool. The call may return an empty list before the time of
-    /// `wait` has passed.
+    /// Sends the queued data, receives, and accepts connections. A back end whose TCP runs within
+    /// the calls also runs TCP for all connections, and fires due timers.
+    ///
+    /// The call replaces the contents of `list` by the events of this call. Each buffer that the
+    /// program has not taken from the former contents returns to its pool or lender. The call may
+    /// return an empty list before the time of `wait` has passed.
     ///
     /// # Errors
     ///
-    /// An error concerns the whole context, for example a back end that is gone. Errors of a
-    /// connection are CLOSED events.
+    /// An error concerns the whole context, for example a back end that is gone. The event CLOSED
+    /// reports the error of a single connection.
     fn sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()>;
 
-    /// The sending half of [`Self::sync`]: sends what was queued, and continues shutdowns and
+    /// The sending half of [`Self::sync`]: sends the queued data, and continues shutdowns and
     /// closes. Never waits, and reports no events. Events that occur during the call, such as
     /// errors of the sends, are in the list of the next [`Self::sync`] or [`Self::rx_sync`].
     ///
@@ -162,24 +165,29 @@ pub trait Context {
     /// As those of [`Self::sync`].
     fn tx_sync(&mut self) -> io::Result<()>;
 
-    /// The receiving half of [`Self::sync`]: reports events, and does not send the data of
-    /// [`Self::send`] calls since the last sending. The call starts the handshakes of new
-    /// connections ([`Self::connect`]). The call also returns, perhaps with an empty list, when a
-    /// connection has room for queued data, which the next [`Self::tx_sync`] sends. A back end
-    /// whose TCP runs within the calls may send this data and queued datagrams itself.
+    /// The receiving half of [`Self::sync`]: reports events, and starts the handshakes of new
+    /// connections ([`Self::connect`]). The call does not send the data that [`Self::send`] has
+    /// queued since the most recent [`Self::sync`] or [`Self::tx_sync`].
+    ///
+    /// Data that was queued earlier may wait for room in its connection. When the connection has
+    /// room, the call returns, perhaps with an empty list, and the next [`Self::tx_sync`] sends the
+    /// data. A back end whose TCP runs within the calls may instead send this earlier data, and all
+    /// queued datagrams, in the call itself.
     ///
     /// # Errors
     ///
     /// As those of [`Self::sync`].
     fn rx_sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()>;
 
-    /// Stops receiving on a connection or a UDP socket, or accepting on a listener. Data that the
-    /// context has already received may still be in the next list. Further data of a connection
+    /// Stops receiving on a connection or a UDP socket, or stops accepting on a listener. Data that
+    /// the context has already received may still be in the next list. Further data of a connection
     /// stays with TCP, whose receive window closes, so that the peer waits. A paused UDP socket
-    /// keeps a limited number of datagrams, and loses the others. The end of a paused connection is
-    /// usually reported only after [`Self::resume`]. If the program waits for WRITABLE after a
-    /// [`SendRefusal::Full`], CLOSED is reported at once, and the list may have the data that has
-    /// arrived before. The failure of a send or of the handshake may be reported at once, too.
+    /// keeps a limited number of datagrams, and loses the others.
+    ///
+    /// The end of a paused connection is usually reported only after [`Self::resume`]. If the
+    /// program waits for WRITABLE after a [`SendRefusal::Full`], CLOSED is reported during the
+    /// pause, and the list may also have the data that has arrived before. The failure of a send or
+    /// of the handshake may be reported during the pause, too.
     fn pause(&mut self, descriptor: Descriptor);
 
     /// Receives or accepts again after [`Self::pause`].
@@ -189,7 +197,7 @@ pub trait Context {
     /// As those of [`Self::sync`].
     fn resume(&mut self, descriptor: Descriptor) -> io::Result<()>;
 
-    /// Closes the sending direction of a connection after all queued data (FIN).
+    /// Closes the sending direction of a connection: sends a FIN after all queued data.
     fn shutdown(&mut self, descriptor: Descriptor);
 
     /// Closes a descriptor of any kind. Queued data is sent first, however long that takes. Until
@@ -203,8 +211,9 @@ pub trait Context {
     /// more events.
     fn abort(&mut self, descriptor: Descriptor);
 
-    /// Returns true from the open of a listener, connection or UDP socket, or the event ACCEPTED,
-    /// until the program closes or aborts the descriptor.
+    /// Returns true if the descriptor is open. The call that returns the descriptor of a listener,
+    /// connection or UDP socket opens it. The event ACCEPTED opens the descriptor of an accepted
+    /// connection. A descriptor stays open until the program closes or aborts it.
     fn is_open(&self, descriptor: Descriptor) -> bool;
 
     /// Returns the kernel's socket of an open descriptor, for socket calls beside the context:
@@ -212,6 +221,7 @@ pub trait Context {
     /// context's queues. Returns `None` if the kernel has no socket for the descriptor.
     fn socket(&self, descriptor: Descriptor) -> Option<BorrowedFd<'_>>;
 
-    /// Returns the number of system calls that [`Self::sync`] and its halves have made for data.
+    /// Returns the number of system calls that [`Self::sync`], [`Self::tx_sync`] and
+    /// [`Self::rx_sync`] have made for data.
     fn system_calls(&self) -> u64;
 }

@@ -1,12 +1,14 @@
 //! The ring API: messages over many connections without copies, after the StackMap paper (USENIX
 //! ATC 2016, §4.5).
 //!
-//! A program opens a [`Context`]. One call, [`Context::sync`], moves packets, runs TCP and fires
-//! due timers for all connections at once. The library does nothing outside of the calls of a
-//! context. The result of one call is a [`ReadyList`]: the descriptors with data or events, each
-//! with a chain of slots that hold its received data. The data lies in a [`Buffer`]: a piece of the
-//! context's [`Pool`], or memory that the back end lends, such as a part of a stream buffer. A
-//! buffer changes its owner, and its contents are not copied.
+//! A program opens a [`Context`]: a set of TCP and UDP sockets. One call, [`Context::sync`], sends
+//! and receives on all these sockets. The library does nothing outside of the calls of a context.
+//! If TCP runs in the program, TCP and its timers thus run within these calls. The result of one
+//! call is a [`ReadyList`]: the descriptors (sockets) with data or events, each with a chain of
+//! slots that hold its received data. The data lies in a [`Buffer`]: a piece of the context's
+//! [`Pool`], or memory that the back end (the TCP/IP stack behind the context) lends, such as a
+//! part of a stream buffer. To pass data between the program and the context, a buffer changes its
+//! owner. The API does not copy the contents.
 //!
 //! ```text
 //!   program ── send(descriptor, buffer) ──> Context ──> back end, such as tidelane-kernel
@@ -23,7 +25,8 @@
 //!     for at in 0..list.len() {
 //!         let entry = list.entry(at);
 //!         while let Some(buffer) = list.take_next(at) {
-//!             // A refused buffer returns to the pool. A real server keeps it until WRITABLE.
+//!             // This example drops a refused buffer, so that it returns to the pool. A real
+//!             // server keeps the buffer until the event WRITABLE.
 //!             let _ = context.send(entry.descriptor, buffer);
 //!         }
 //!         if entry.events.intersects(Events::END.union(Events::CLOSED)) {

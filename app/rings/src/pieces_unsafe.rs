@@ -4,21 +4,25 @@ use std::{any::Any, cell::RefCell, ptr::NonNull};
 
 use rustix::mm::munmap;
 
-/// The memory, and the numbers of free pieces.
+/// The memory of a pool, and the numbers of the free pieces.
 pub(crate) struct Pieces {
+    /// Start of the memory.
     pub(crate) start: NonNull<u8>,
+    /// Number of pieces.
     pub(crate) count: u32,
     /// Length of a piece in bytes, with the headroom.
     pub(crate) buffer_len: u32,
-    /// Bytes before the payload of an allocated buffer.
+    /// Bytes before the payload of an allocated buffer, for the headers of the back end.
     pub(crate) headroom: u32,
+    /// Numbers of the free pieces.
     pub(crate) free: RefCell<Vec<u32>>,
-    /// Keeps memory mapped that a back end, such as a NIC, provided. `None` if the pool has mapped
-    /// the memory itself.
+    /// If a back end has provided the memory, keeps the memory mapped. `None` if the pool has
+    /// mapped the memory itself.
     pub(crate) owner: Option<Box<dyn Any>>,
 }
 
 impl Pieces {
+    /// Returns the length of the memory in bytes.
     fn len(&self) -> usize {
         self.count as usize * self.buffer_len as usize
     }
@@ -34,7 +38,7 @@ impl Pieces {
         unsafe { self.start.add(index as usize * self.buffer_len as usize) }
     }
 
-    /// Makes the piece of a dropped buffer free.
+    /// Makes a piece free, because its buffer was dropped or has got other memory.
     pub(crate) fn free(&self, index: u32) {
         self.free.borrow_mut().push(index);
     }

@@ -10,15 +10,15 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 use crate::{Buffer, pieces_unsafe::Pieces};
 
-/// Limit of the buffers of a pool, so that a buffer's number fits into 16 bits.
+/// Largest number of buffers of a pool. The number of a buffer thus fits into a `u16`.
 const BUFFERS_MAX: u32 = 1 << 15;
-/// Largest buffer in bytes.
+/// Largest length of a buffer in bytes.
 const BUFFER_LEN_MAX: u32 = 1 << 20;
 
 /// Memory of a back end, cut into pieces of equal length: for [`Pool::of_memory`].
 pub struct BackEndMemory {
-    /// Keeps the memory mapped. The pool and its buffers share this owner, and the last of them
-    /// drops it.
+    /// Keeps the memory mapped. The pool and its buffers share this owner, which is dropped with
+    /// the last of them.
     pub owner: Box<dyn Any>,
     /// Start of the memory.
     pub start: NonNull<u8>,
@@ -81,7 +81,8 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` as for [`Self::with_headroom`], and if the memory lacks pieces of `free`.
+    /// `InvalidInput` as for [`Self::with_headroom`], and if the range `free` of `memory` is not
+    /// within the numbers of its pieces.
     ///
     /// # Safety
     ///
@@ -102,7 +103,7 @@ impl Pool {
         })))
     }
 
-    /// Returns a free buffer without payload; `None` if all buffers have owners.
+    /// Returns a free buffer without payload; `None` if no buffer is free.
     pub fn allocate(&self) -> Option<Buffer> {
         let index = self.0.free.borrow_mut().pop()?;
         let headroom = self.0.headroom;
@@ -140,8 +141,9 @@ impl Pool {
         self.0.buffer_len - self.0.headroom
     }
 
-    /// Returns the address of a buffer, for a back end that lets the kernel fill the buffer. The
-    /// user of the address must own the buffer, from [`Buffer::into_index`] to [`Self::adopt`].
+    /// Returns the address of a buffer's memory, for a back end that lets the kernel fill the
+    /// buffer. Only the back end that owns the buffer may use the address, after
+    /// [`Buffer::into_index`] and before [`Self::adopt`].
     ///
     /// # Panics
     ///
@@ -159,9 +161,10 @@ impl Pool {
     ///
     /// # Safety
     ///
-    /// The number came from `into_index` of a buffer of this pool, or names a piece of the back
-    /// end, and was not adopted since. No other code, in this process or in the kernel, accesses
-    /// the memory of the buffer any more.
+    /// The back end has the piece with this number: the number came from `into_index` of a buffer
+    /// of this pool, or the piece was not in [`BackEndMemory::free`]. The number was not adopted
+    /// since. No other code, in this process or in the kernel, accesses the memory of the buffer
+    /// any more.
     pub unsafe fn adopt(&self, index: u32, payload: Range<u32>) -> Buffer {
         assert!(index < self.0.count, "no buffer of the pool");
         assert!(
@@ -269,7 +272,7 @@ mod tests {
         assert_eq!((pool.free_count(), pool.count()), (2, 4));
         let mut buffer = pool.allocate().expect("free");
         assert_eq!((buffer.index(), buffer.range().start), (1, 8));
-        // The back end takes the free piece and gives another one for it.
+        // The back end takes the free piece 2, and gives its own piece 3 in exchange.
         let free = pool.allocate().expect("free").into_index();
         assert_eq!((free, pool.allocate().is_none()), (2, true));
         // SAFETY: the back end does not access its piece 3 any more.

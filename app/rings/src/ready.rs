@@ -1,5 +1,6 @@
 //! The ready list, the result of a [`sync`](crate::Context::sync): descriptors with data or events,
-//! each with a chain of slots, which hold its received data (StackMap §4.5).
+//! each with a chain of slots. A slot holds one received buffer (StackMap paper, USENIX ATC 2016,
+//! §4.5).
 //!
 //! The list is built in one pass in the order of arrival. A scratchpad indexed by descriptor finds
 //! the entry of a descriptor without a search.
@@ -8,7 +9,7 @@ use std::net::SocketAddr;
 
 use crate::{Buffer, descriptor::Descriptor};
 
-/// End of a chain of slots, or no sender.
+/// Index that stands for no slot or no sender.
 const NONE: u32 = u32::MAX;
 
 /// Events of a descriptor in one [`sync`](crate::Context::sync).
@@ -24,9 +25,11 @@ impl Events {
     pub const READABLE: Self = Self(1 << 2);
     /// The peer has closed its direction. No data follows.
     pub const END: Self = Self(1 << 3);
-    /// The descriptor has room for a buffer again, after a refusal.
+    /// The descriptor has room for a buffer again, after a send or an allocation failed for lack of
+    /// room.
     pub const WRITABLE: Self = Self(1 << 4);
-    /// The connection is over: see [`Entry::cause`]. The program closes the descriptor.
+    /// The connection or the UDP socket has failed: see [`Entry::cause`]. The program has to close
+    /// the descriptor.
     pub const CLOSED: Self = Self(1 << 5);
     /// A datagram could not be sent: see [`Entry::cause`]. The descriptor stays open.
     pub const SEND_FAILED: Self = Self(1 << 6);
@@ -54,7 +57,7 @@ impl Events {
     }
 }
 
-/// Reason for the end of a connection, or for a datagram that could not be sent.
+/// Reason why a connection or a UDP socket has failed, or why a datagram could not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The peer has reset the connection.
@@ -67,7 +70,7 @@ pub enum Cause {
     Unreachable,
     /// The datagram is longer than the path allows.
     TooLong,
-    /// Another error.
+    /// Any other error.
     Other,
 }
 
@@ -78,17 +81,17 @@ pub struct Entry {
     pub descriptor: Descriptor,
     /// The events of the descriptor.
     pub events: Events,
-    /// Reason for a CLOSED event, or for a SEND_FAILED event. If several datagrams failed, the
-    /// reason of the last one.
+    /// Reason for a CLOSED or SEND_FAILED event. If the entry has several failures, the reason for
+    /// the most recent failure.
     pub cause: Option<Cause>,
     /// The listener of an ACCEPTED event.
     pub listener: Option<Descriptor>,
-    /// Number of slots with data.
+    /// Number of slots of the descriptor, including slots that the program has already taken.
     pub slots: u32,
-    /// Number of bytes in the slots.
+    /// Number of bytes in these slots.
     pub bytes: u32,
-    /// Index of the first slot with data, counted from zero in the order of arrival.
-    /// [`Arrival::next`] continues the chain.
+    /// Index of the first slot of the descriptor. The slots of all descriptors are numbered from
+    /// zero in the order of arrival. [`Arrival::next`] is the index of the next slot.
     pub first: Option<u32>,
 }
 
@@ -99,7 +102,7 @@ pub struct Arrival {
     pub descriptor: Descriptor,
     /// The data.
     pub buffer: Buffer,
-    /// Index of the next slot of the same descriptor.
+    /// Index of the next slot of the same descriptor. `None` for the last slot.
     pub next: Option<u32>,
     /// The sender of a datagram; `None` for data of a connection.
     pub sender: Option<SocketAddr>,
@@ -109,9 +112,9 @@ pub struct Arrival {
 #[derive(Clone, Copy, Debug)]
 struct Listed {
     entry: Entry,
-    /// Next slot that the program has not taken, or `NONE`.
+    /// Index of the first slot that the program has not taken, or `NONE`.
     first: u32,
-    /// Last slot of the chain, or `NONE`.
+    /// Index of the last slot of the chain, or `NONE`.
     last: u32,
 }
 
@@ -121,7 +124,7 @@ struct Slot {
     descriptor: Descriptor,
     /// The data; `None` once the program has taken the buffer.
     buffer: Option<Buffer>,
-    /// Next slot of the same descriptor, or `NONE`.
+    /// Index of the next slot of the same descriptor, or `NONE`.
     next: u32,
     /// Index of the datagram's sender in the list of senders, or `NONE`.
     sender: u32,
@@ -135,10 +138,10 @@ pub struct ReadyList {
     slots: Vec<Slot>,
     /// Senders of the datagrams among the slots.
     senders: Vec<SocketAddr>,
-    /// For each descriptor, the number of its last entry plus the base of the list with this entry.
-    /// A value below the present base is out of date.
+    /// For each descriptor, the index of its most recent entry plus the base of the list that had
+    /// this entry. A value below the present base belongs to an earlier list.
     scratchpad: Vec<u64>,
-    /// Base of the present list, larger than all values in the scratchpad from earlier lists.
+    /// Base of the present list: a number larger than all scratchpad values of earlier lists.
     base: u64,
 }
 
@@ -179,7 +182,7 @@ impl ReadyList {
         self.entries[at].entry
     }
 
-    /// Iterates over the payloads of entry `at` that the program has not taken, oldest first.
+    /// Returns the payloads of entry `at` that the program has not taken, oldest first.
     pub fn payloads(&self, at: usize) -> impl Iterator<Item = &[u8]> {
         let mut next = self.entries.get(at).map_or(NONE, |listed| listed.first);
         std::iter::from_fn(move || {
@@ -190,7 +193,7 @@ impl ReadyList {
     }
 
     /// Takes the next buffer of entry `at`. The program owns the buffer, and may keep the buffer
-    /// when the list is cleared.
+    /// when the list is cleared. Returns `None` if the entry has no further buffer.
     pub fn take_next(&mut self, at: usize) -> Option<Buffer> {
         let listed = self.entries.get_mut(at)?;
         let slot = self.slots.get_mut(listed.first as usize)?;
@@ -199,7 +202,7 @@ impl ReadyList {
     }
 
     /// Takes the next datagram of entry `at`: its sender, and the buffer with its payload. Returns
-    /// `None` if no datagram is left, or if the descriptor is a connection.
+    /// `None` if the entry has no further datagram, or if the descriptor is a connection.
     pub fn take_datagram(&mut self, at: usize) -> Option<(SocketAddr, Buffer)> {
         let next = self.entries.get(at)?.first;
         let sender = self.slots.get(next as usize)?.sender;
@@ -207,7 +210,7 @@ impl ReadyList {
         Some((sender, self.take_next(at)?))
     }
 
-    /// Takes all remaining buffers in the order of their arrival over all descriptors.
+    /// Takes all remaining buffers of all descriptors, in the order of their arrival.
     pub fn take_arrivals(&mut self) -> impl Iterator<Item = (Descriptor, Buffer)> {
         for listed in &mut self.entries {
             listed.first = NONE;
@@ -218,8 +221,8 @@ impl ReadyList {
     }
 
     /// Takes all slots in the order of their arrival, with their chains. Call this function only if
-    /// no buffer of the list was taken: the result omits taken buffers, so that the numbers in the
-    /// chains would point to wrong slots.
+    /// no buffer of the list was taken: the result omits taken buffers, so that [`Arrival::next`]
+    /// would point to wrong slots.
     pub fn take_slots(&mut self) -> impl Iterator<Item = Arrival> {
         for listed in &mut self.entries {
             listed.first = NONE;
@@ -235,9 +238,10 @@ impl ReadyList {
         })
     }
 
-    /// Empties the list. The remaining buffers return to their owners. For back ends.
+    /// Empties the list. The remaining buffers return to their owners. For back ends
+    /// (implementations of [`Context`](crate::Context)).
     pub fn clear(&mut self) {
-        // A larger base makes all numbers in the scratchpad out of date.
+        // The new base is larger than all values in the scratchpad.
         self.base += self.entries.len() as u64 + 1;
         self.entries.clear();
         self.slots.clear();
@@ -275,7 +279,7 @@ impl ReadyList {
         }
     }
 
-    /// Adds a datagram that could not be sent. For back ends.
+    /// Adds the event that a datagram could not be sent. For back ends.
     pub fn add_send_failed(&mut self, descriptor: Descriptor, cause: Cause) {
         let entry = &mut self.listed(descriptor).entry;
         entry.events = entry.events.union(Events::SEND_FAILED);
@@ -288,7 +292,7 @@ impl ReadyList {
         entry.events = entry.events.union(events);
     }
 
-    /// Adds the end of a connection. For back ends.
+    /// Adds the event that a connection or a UDP socket has failed. For back ends.
     pub fn add_closed(&mut self, descriptor: Descriptor, cause: Cause) {
         let entry = &mut self.listed(descriptor).entry;
         entry.events = entry.events.union(Events::CLOSED);

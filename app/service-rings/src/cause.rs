@@ -1,11 +1,11 @@
-//! Converts the causes of a connection's end in the service's shared memory to those of the ring
-//! API.
+//! Converts the cause with which a connection has ended. The service (the process `tidelaned`)
+//! reports a [`close_cause`], and the ring API (crate `tidelane-rings`) reports a [`Cause`].
 
 use tidelane_abi::close_cause;
 use tidelane_rings::Cause;
 
-/// Returns the cause for a [`close_cause`]. Returns `None` if both sides have closed the connection
-/// by FIN.
+/// Returns the [`Cause`] for `cause`, a number of [`close_cause`]. Returns `None` if both sides
+/// have closed the connection by FIN.
 pub fn cause_of(cause: u32) -> Option<Cause> {
     Some(match cause {
         close_cause::FINISHED => return None,

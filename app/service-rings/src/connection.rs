@@ -1,5 +1,6 @@
-//! [`Connection`]: a connection of a context (the sockets of one thread) on the service. Its stream
-//! lends parts of the stream buffers that the program shares with the service.
+//! [`Connection`]: a connection of a context (the sockets of one thread) on the service (the
+//! process `tidelaned`). Its stream lends parts of the stream buffers that the program shares with
+//! the service.
 
 use std::{collections::VecDeque, rc::Rc};
 
@@ -28,14 +29,14 @@ pub struct Connection {
     phase: Phase,
     /// Data that waits for the handshake or for room in the stream, oldest first.
     queue: VecDeque<Buffer>,
-    /// True if the stream contains written bytes that are not yet published.
+    /// True if the stream contains written bytes that are not yet published (shown to the service).
     has_unpublished: bool,
     /// True if a send or an allocation was refused, so that WRITABLE is reported when there is
     /// room.
     owes_writable: bool,
     /// True once the program has closed the sending direction.
     is_shut_down: bool,
-    /// True once the stream has closed the sending direction.
+    /// True once the stream has closed the sending direction, after it has taken all queued data.
     is_shut_down_sent: bool,
     /// True once the program has closed or aborted the descriptor.
     is_closing: bool,
@@ -45,11 +46,11 @@ pub struct Connection {
     is_paused: bool,
     /// True once END is reported.
     is_ended: bool,
-    /// True if the connection is in the list of connections to transmit.
+    /// True if the connection is in `Connections::dirty`, and [`Self::transmit`] is due.
     pub is_dirty: bool,
-    /// True if the connection is in the list of connections whose events are due.
+    /// True if the connection is in `Connections::marked`, and [`Self::report_events`] is due.
     pub is_marked: bool,
-    /// True if the connection is in the list of connections that wait for memory.
+    /// True if the connection is in `Connections::starved`, and waits for memory.
     pub is_starved: bool,
 }
 
@@ -102,9 +103,9 @@ impl Connection {
         self.phase != Phase::Over && !self.is_shut_down && !self.is_closing
     }
 
-    /// Returns a part of the stream's send buffer. Returns `None` if there is no room, if queued
-    /// data waits, or if the connection is not open for sending. The second value is true if the
-    /// stream would have room, but lacks memory for a send buffer.
+    /// Returns a part of the stream's send buffer as the first value. This value is `None` if there
+    /// is no room or no memory, if queued data waits, or if the connection is not established or
+    /// not open for sending. The second value is true if only memory for a send buffer is missing.
     pub fn allocate(&mut self, options: &ServiceOptions) -> (Option<Buffer>, bool) {
         let can_send = self.can_send() && self.phase == Phase::Open;
         let Some(stream) = self.stream.as_ref().filter(|_| can_send) else {
@@ -127,7 +128,9 @@ impl Connection {
         self.phase == Phase::Opening && self.can_send()
     }
 
-    /// Queues the buffer, and writes the queue to the stream.
+    /// Queues the buffer, and writes the queue to the stream as far as there is room. Returns the
+    /// buffer if the connection cannot send, or if `queue_max` buffers already wait. `copies`
+    /// counts the copies of payload.
     pub fn send(
         &mut self,
         buffer: Buffer,
@@ -155,7 +158,7 @@ impl Connection {
         !self.queue.is_empty() && stream.is_some_and(|stream| stream.has_room(1))
     }
 
-    /// Writes queued data to the stream until the stream has no room.
+    /// Writes queued data of an established connection to the stream, as far as there is room.
     fn write_queue(&mut self, copies: &mut u64) {
         let Some(stream) = self.stream.as_ref().filter(|_| self.phase == Phase::Open) else {
             return;
@@ -173,12 +176,12 @@ impl Connection {
     }
 
     /// Publishes written data, then performs the pending shutdown or close. Returns true if a close
-    /// is complete, so that the descriptor is free.
+    /// is complete, so that the caller can free the descriptor.
     pub fn transmit(&mut self, context: &mut Context, copies: &mut u64) -> bool {
         self.write_queue(copies);
         let Some(stream) = &self.stream else {
-            // The service has not yet answered the connect. The close continues when the answer
-            // arrives.
+            // The connect has failed, or the service has not answered yet. In the second case, the
+            // close continues when the answer arrives.
             return self.is_closing && self.phase == Phase::Over;
         };
         if std::mem::take(&mut self.has_unpublished) {
@@ -192,7 +195,7 @@ impl Connection {
         }
         let ends = self.is_closing && (is_written || self.is_aborting || self.phase == Phase::Over);
         if ends {
-            // Buffers in the queue may be parts of this stream, which `close` needs back.
+            // Queued buffers may be parts of this stream's memory. `close` needs these parts back.
             self.queue.clear();
             stream.collect();
         }
@@ -204,8 +207,8 @@ impl Connection {
         has_ended
     }
 
-    /// Processes the buffers that the program has returned. Returns true if [`Self::transmit`] is
-    /// needed.
+    /// Processes the buffers that the program has returned to the stream. Returns true if
+    /// [`Self::transmit`] is needed.
     pub fn collect(&mut self, context: &mut Context) -> bool {
         if let Some(stream) = &self.stream {
             stream.collect();
@@ -241,8 +244,8 @@ impl Connection {
             }
             return true;
         }
-        // On a closed connection, WRITABLE never comes. Report CLOSED to the program even if the
-        // connection is paused.
+        // WRITABLE never comes on a failed connection. If the program waits for WRITABLE, report
+        // CLOSED even if the connection is paused.
         let waits_in_vain = self.owes_writable && stream.cause().and_then(cause_of).is_some();
         if self.phase != Phase::Over && (!self.is_paused || waits_in_vain) {
             self.receive(&stream, descriptor, options, list);
@@ -255,7 +258,7 @@ impl Connection {
         has_work
     }
 
-    /// Adds received data and the end of the connection to the list.
+    /// Adds received data to the list, and the event END or CLOSED if it is due.
     fn receive(
         &mut self,
         stream: &Rc<LentStream>,
@@ -288,8 +291,8 @@ impl Connection {
         self.is_shut_down = true;
     }
 
-    /// Makes [`Self::transmit`] close the connection after the queued data. With `abort`, drops the
-    /// data, and makes `transmit` reset the connection.
+    /// Makes [`Self::transmit`] close the connection after the queued data. If `abort` is true,
+    /// drops the data, and makes `transmit` reset the connection.
     pub fn close(&mut self, abort: bool) {
         self.is_closing = true;
         self.is_aborting |= abort;

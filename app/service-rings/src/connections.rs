@@ -1,5 +1,5 @@
-//! [`Connections`]: the sockets of a context (of one thread), and the lists of connections with
-//! pending work.
+//! [`Connections`]: the sockets of a context, which serves one thread, and the lists of connections
+//! with pending work. The service (the process `tidelaned`) runs TCP for these connections.
 
 use std::{net::SocketAddr, rc::Rc};
 
@@ -25,13 +25,13 @@ pub struct Connections {
     program: Program,
     options: ServiceOptions,
     pub sockets: Sockets,
-    /// Keys of the streams to which the program has returned buffers.
+    /// Keys (descriptor numbers) of the streams to which the program has returned buffers.
     returned: Rc<Returned>,
-    /// Connections with data to publish, a shutdown or a close.
+    /// Connections with a pending shutdown or close, or with data to publish (show to the service).
     dirty: Vec<Descriptor>,
-    /// Connections whose events are due.
+    /// Connections for which [`Self::report`] has to check for events.
     marked: Vec<Descriptor>,
-    /// Connections that lack memory for their send buffer.
+    /// Connections that wait for memory for a send buffer.
     starved: Vec<Descriptor>,
     /// Number of copies of payload.
     copies: u64,
@@ -73,7 +73,8 @@ impl Connections {
         !self.starved.is_empty()
     }
 
-    /// Starts a connection to `peer`. Returns its descriptor, and the request to the service.
+    /// Adds a connection to `peer`. Returns its descriptor, and the request that the caller has to
+    /// send to the service.
     pub fn open(&mut self, peer: SocketAddr) -> Result<(Descriptor, Connect), ServiceError> {
         let peer_addr = match peer {
             SocketAddr::V4(v4) => v4.ip().to_ipv6_mapped().octets(),
@@ -116,9 +117,9 @@ impl Connections {
         }
     }
 
-    /// Returns a part of the connection's send buffer. The second value is true if the caller
-    /// should take a buffer of the pool instead: for a UDP socket, or because the connection is not
-    /// yet established.
+    /// Returns a part of the connection's send buffer as the first value, or `None`. The second
+    /// value is true if the caller should take a buffer of the pool instead: for a UDP socket, or
+    /// because the connection is not yet established.
     pub fn allocate(&mut self, descriptor: Descriptor) -> (Option<Buffer>, bool) {
         let Some(connection) = self.sockets.connection(descriptor) else {
             let is_datagram = matches!(self.sockets.get(descriptor), Some(Socket::Datagram));
@@ -134,7 +135,7 @@ impl Connections {
         (buffer, false)
     }
 
-    /// Returns the number of buffers that may wait on one descriptor.
+    /// Returns the limit of the number of buffers that wait for sending on one descriptor.
     pub fn send_queue_max(&self) -> usize {
         self.options.send_queue_max
     }
@@ -244,9 +245,10 @@ impl Connections {
         }
     }
 
-    /// Creates the stream of a new connection. `opening` is the descriptor of a connect. `opening`
-    /// is `None` for an accepted connection, and for a connect whose descriptor is gone. Returns
-    /// the descriptor, or `None` if the service's event has an invalid number.
+    /// Creates the stream of a new connection in `slot` (its record in the shared memory).
+    /// `opening` is the descriptor of a connect. If `opening` is `None`, this function adds a
+    /// descriptor, for an accepted connection or for a connect whose descriptor is gone. Returns
+    /// the descriptor, or `None` if the slot number from the service is invalid.
     fn add_stream(
         &mut self,
         rings: &mut Rings,
@@ -317,8 +319,9 @@ impl Connections {
         }
     }
 
-    /// Reports the ends of the connections after the end of the service. A paused connection may
-    /// report its end only after the resume. Returns true if the list has a new entry.
+    /// Reports the ends of the connections after the end of the service. The end of a paused
+    /// connection is usually not reported before the program resumes the connection. Returns true
+    /// if the list has a new entry.
     pub fn end_all(&mut self, list: &mut ReadyList) -> bool {
         let before = list.len();
         for descriptor in self.sockets.connections() {
@@ -346,7 +349,7 @@ impl Connections {
         });
     }
 
-    /// Closes a connection after its queued data. With `abort`, resets the connection.
+    /// Closes a connection after its queued data. If `abort` is true, resets the connection.
     pub fn close(&mut self, descriptor: Descriptor, abort: bool) {
         if let Some(connection) = self.sockets.connection(descriptor) {
             connection.close(abort);
@@ -354,7 +357,7 @@ impl Connections {
         }
     }
 
-    /// Removes a listener from the table. Returns `None` if the descriptor is not a listener.
+    /// Removes a listener and returns it. Returns `None` if the descriptor is not a listener.
     pub fn take_listener(&mut self, descriptor: Descriptor) -> Option<crate::listener::Listener> {
         self.sockets.listener(descriptor)?;
         match self.sockets.remove(descriptor)? {

@@ -19,16 +19,18 @@ use crate::{
     sockets::Socket,
 };
 
-/// Number of calls without a wait and without an event after which a call checks that the service
-/// still runs.
+/// One in this number of `sync` and `rx_sync` calls without a wait and without an event checks that
+/// the service still runs.
 const IDLE_CALLS_MAX: u32 = 256;
-/// Shortest time between two sleeps before which the context searches for idle send buffers.
+/// A sleep begins with a search for idle send buffers, unless an earlier sleep has begun with a
+/// search less than this time ago.
 const TRIM_TIME: Duration = Duration::from_millis(100);
-/// Connections that lack memory try again in each call whose number is a multiple of this number,
-/// even without a sleep.
+/// Number of `sync` and `rx_sync` calls after which connections that lack memory for a send buffer
+/// try again. These connections also try again after each sleep.
 const MEMORY_CALLS: u32 = 64;
-/// Limit of a sleep while a connection lacks memory for a send buffer, a UDP socket has work that
-/// no event announces, or a request waits for room in the control ring.
+/// Limit of a sleep while one of three conditions holds: a connection lacks memory for a send
+/// buffer, a UDP socket has work that no event announces, or a request waits for room in the
+/// control ring.
 const MEMORY_WAIT: Duration = Duration::from_millis(10);
 
 /// TCP sockets on the service, and UDP sockets of the kernel, for one thread.
@@ -41,16 +43,16 @@ pub struct ServiceContext {
     datagrams: Datagrams,
     requests: Requests,
     sleeper: Sleeper,
-    /// Events of the service's rings, as a reused list.
+    /// Reused list for the events of the service's rings, empty between calls.
     events: Vec<ClientEvent>,
-    /// Number of calls without a wait and without an event since the last event, or since the last
-    /// check of the service.
+    /// Number of calls without a wait and without an event since the most recent event or check of
+    /// the service.
     idle_calls: u32,
-    /// Number of calls that receive, modulo 2^32.
+    /// Number of `sync` and `rx_sync` calls, modulo 2^32.
     calls: u32,
     /// CLOCK_MONOTONIC time before which a sleep does not search for idle send buffers.
     trim_at: Duration,
-    /// True after the service has ended and the ends of all connections are reported.
+    /// True after the first call of [`Self::end`], which reports the end of the service.
     is_over: bool,
 }
 
@@ -60,8 +62,8 @@ impl ServiceContext {
     ///
     /// # Errors
     ///
-    /// A [`ServiceError`] inside the [`io::Error`] gives the reason and a remedy. `InvalidInput`
-    /// for impossible options. Otherwise, the errors of `mmap` and of epoll.
+    /// A [`ServiceError`] inside the [`io::Error`] gives the reason, and usually a remedy.
+    /// `InvalidInput` for impossible options. Otherwise, the errors of `mmap` and of epoll.
     pub fn open(options: &ServiceOptions) -> io::Result<Self> {
         let program = Program::register(&options.socket, &options.name);
         Self::of_program(program.map_err(ServiceError::from)?, options)
@@ -90,9 +92,9 @@ impl ServiceContext {
         })
     }
 
-    /// Returns the number of payload copies. A copy is needed for a buffer of the pool or of
-    /// another connection, for received data, and for buffers that are not sent in the order of
-    /// their allocation.
+    /// Returns the number of payload copies. A send on a connection copies the payload in three
+    /// cases: if the buffer comes from the pool or from another connection, if the buffer holds
+    /// received data, or if the buffers are not sent in the order of their allocation.
     pub fn copies(&self) -> u64 {
         self.connections.copies()
     }
@@ -107,7 +109,8 @@ impl ServiceContext {
         descriptor
     }
 
-    /// Publishes queued data, and performs shutdowns and closes.
+    /// Publishes queued data (shows the data to the service), performs shutdowns and closes, and
+    /// sends queued datagrams.
     fn transmit(&mut self) {
         self.connections.collect(&mut self.rings);
         self.connections.transmit(&mut self.rings);
@@ -119,7 +122,7 @@ impl ServiceContext {
         self.sleeper.count(calls);
     }
 
-    /// Queues requests to the service, and adds the pending events to the list.
+    /// Passes requests to the service, and adds pending events and received datagrams to the list.
     fn poll(&mut self, list: &mut ReadyList) {
         self.requests.queue(&mut self.rings);
         self.rings.flush();
@@ -138,8 +141,8 @@ impl ServiceContext {
         }
     }
 
-    /// Adds events to the list. If there is none, waits for the first event. `transmits` is true if
-    /// the call may also send data.
+    /// Adds events to the list. If no event is pending, waits for the first event as long as `wait`
+    /// permits. `transmits` is true if the call may also send data.
     fn receive(&mut self, list: &mut ReadyList, wait: Wait, transmits: bool) -> io::Result<()> {
         let deadline = match wait {
             Wait::No => Some(Duration::ZERO),
@@ -235,8 +238,8 @@ impl ServiceContext {
         Ok(())
     }
 
-    /// Reports the ends of the connections once. Returns the end of the service as an error if
-    /// there is nothing to report, and in later calls.
+    /// The first call adds the ends of the connections to the list. If there is nothing to add, the
+    /// first call returns the error [`ServiceError::Gone`], as every later call does.
     fn end(&mut self, list: &mut ReadyList) -> io::Result<()> {
         let is_first = !std::mem::replace(&mut self.is_over, true);
         if is_first && self.connections.end_all(list) {
@@ -257,7 +260,8 @@ impl ServiceContext {
         true
     }
 
-    /// Closes a socket of any kind. With `drops_queue`, resets a connection and drops queued data.
+    /// Closes a socket of any kind. If `drops_queue` is true, resets a connection and drops queued
+    /// data.
     fn end_socket(&mut self, descriptor: Descriptor, drops_queue: bool) {
         if self.close_listener(descriptor) {
             return;
@@ -432,7 +436,8 @@ impl Context for ServiceContext {
 
 impl Drop for ServiceContext {
     fn drop(&mut self) {
-        // The service sends the written data. The end of the registration ends the connections.
+        // The service still sends the published data. Connections that cannot be closed here end
+        // with the program's registration.
         for descriptor in self.connections.sockets.connections() {
             self.connections.close(descriptor, false);
         }

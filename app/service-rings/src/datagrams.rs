@@ -1,5 +1,5 @@
-//! The UDP sockets of a context (the sockets of one thread). The service carries no UDP, so these
-//! sockets are the kernel's.
+//! The UDP sockets of a context (the sockets of one thread). The service (the process `tidelaned`)
+//! carries no UDP, so these sockets are the kernel's.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -17,7 +17,7 @@ use rustix::{
 };
 use tidelane_rings::{Buffer, Cause, Descriptor, Events, Pool, ReadyList, SendError, SendRefusal};
 
-/// Limit of datagrams that one call receives on one socket.
+/// Limit of the number of `recvfrom` calls on one socket within one call of `receive`.
 const RECEIVED_MAX: usize = 64;
 /// Longest payload of a UDP datagram over IPv4 in bytes.
 const DATAGRAM_MAX: usize = 65_507;
@@ -26,20 +26,22 @@ const DATAGRAM_MAX: usize = 65_507;
 #[derive(Debug)]
 struct DatagramSocket {
     socket: OwnedFd,
-    /// True while the program does not want to receive.
+    /// True while the program has paused receiving.
     is_paused: bool,
-    /// False from a receive that found no datagram or failed, until the kernel reports an event.
+    /// False after a receive that found no datagram or failed. True again when the kernel reports
+    /// an event.
     may_be_readable: bool,
-    /// True from a send without room until the kernel reports an event.
+    /// True after a send for which the kernel had no room. False again when the kernel reports an
+    /// event.
     is_blocked: bool,
     /// Datagrams to send, oldest first, each with its receiver.
     queue: VecDeque<(Buffer, SocketAddr)>,
-    /// Cause of the last failed send, until a SEND_FAILED event reports the cause.
+    /// Cause of the most recent failed send, until a SEND_FAILED event reports the cause.
     failure: Option<Cause>,
     /// True if a buffer was refused because the queue was full. WRITABLE is due when the queue has
     /// room.
     owes_writable: bool,
-    /// Cause of the last failed receive, until a CLOSED event reports the cause.
+    /// Cause of the most recent failed receive, until a CLOSED event reports the cause.
     end: Option<Cause>,
 }
 
@@ -142,7 +144,7 @@ fn cause_of(error: Errno) -> Cause {
 #[derive(Debug, Default)]
 pub struct Datagrams {
     open: BTreeMap<Descriptor, DatagramSocket>,
-    /// Closed sockets whose last datagrams wait for room.
+    /// Sockets that the program has closed, and that still have datagrams to send.
     closing: Vec<DatagramSocket>,
 }
 
@@ -161,7 +163,7 @@ impl Datagrams {
         Some(self.open.get(&descriptor)?.socket.as_fd())
     }
 
-    /// Queues a datagram for [`Self::transmit`]. `queue_max` limits the length of the queue.
+    /// Queues a datagram for [`Self::transmit`]. `queue_max` limits the number of queued datagrams.
     pub fn send_to(
         &mut self,
         descriptor: Descriptor,
@@ -192,7 +194,7 @@ impl Datagrams {
         }
     }
 
-    /// Stops receiving on a socket, or receives again.
+    /// Stops receiving on a socket if `is_paused` is true, or else receives again.
     pub fn set_paused(&mut self, descriptor: Descriptor, is_paused: bool) {
         if let Some(socket) = self.open.get_mut(&descriptor) {
             socket.is_paused = is_paused;
@@ -224,21 +226,21 @@ impl Datagrams {
         calls
     }
 
-    /// Returns true if the next call may have work that no event of the kernel announces: datagrams
-    /// that the last receive left in a socket (for lack of a buffer, or because of `RECEIVED_MAX`),
-    /// and the last datagrams of closed sockets.
+    /// Returns true if there may be work that no event of the kernel announces. This work is to
+    /// receive datagrams that [`Self::receive`] left in the kernel (for lack of a buffer, or
+    /// because of `RECEIVED_MAX`), or to send the queued datagrams of closed sockets.
     pub fn has_waiting(&self) -> bool {
         let mut open = self.open.values();
         !self.closing.is_empty() || open.any(|s| s.may_be_readable && !s.is_paused)
     }
 
-    /// Returns true if a datagram can be sent.
+    /// Returns true if an open socket has a queued datagram and may have room in the kernel.
     pub fn can_transmit(&self) -> bool {
         let mut open = self.open.values();
         open.any(|socket| !socket.is_blocked && !socket.queue.is_empty())
     }
 
-    /// Closes a socket. The datagrams that wait for sending are sent first, unless `drops_queue`.
+    /// Closes a socket. Queued datagrams are dropped if `drops_queue` is true, or else sent first.
     pub fn close(&mut self, descriptor: Descriptor, drops_queue: bool) {
         if let Some(socket) = self.open.remove(&descriptor)
             && !drops_queue

@@ -1,4 +1,5 @@
-//! Errors of a context on the service. Each text gives the reason, and most texts also a remedy.
+//! Errors of a context (the sockets of one thread) on the service (the process `tidelaned`). The
+//! text of an error gives the reason, and usually a remedy.
 
 use std::{error, fmt, io, net::SocketAddr};
 
@@ -12,7 +13,7 @@ pub enum ServiceError {
     Register(RegisterError),
     /// The service has refused a context or a listener.
     Refused {
-        /// Address of the listener. `None` for a context.
+        /// Address of the refused listener. `None` if a context was refused.
         listener: Option<SocketAddr>,
         /// The reason.
         refusal: Refusal,
@@ -124,7 +125,8 @@ impl From<ServiceError> for io::Error {
 mod tests {
     use super::*;
 
-    /// Each listed error has its kind of `io::Error`, and its text contains the remedy.
+    /// Each listed error is converted to the expected kind of `io::Error`, with a remedy in its
+    /// text.
     #[test]
     fn refusals_say_what_to_do() {
         let local: SocketAddr = "127.0.0.1:80".parse().expect("an address");

@@ -1,5 +1,7 @@
-//! [`LentStream`]: a connection that lends parts of its stream buffers, which the service shares,
-//! to the program as [`Buffer`]s without copies.
+//! [`LentStream`]: a connection whose stream buffers lie in memory that the program shares with the
+//! service (the process `tidelaned`). The connection lends parts of these buffers to the program as
+//! [`Buffer`]s, without copies. A reserved part is lent to the program for writing. Committed bytes
+//! are complete, and become published when the service may read them.
 //!
 //! ```text
 //! received:  | lent, returned | lent | lent, returned | unread |
@@ -9,7 +11,8 @@
 //! ```
 //!
 //! A buffer keeps the stream, and so the mapping of its memory, alive. The connection keeps its
-//! slot until all parts are returned, because the service reuses the memory once the slot is free.
+//! slot (its record in the shared memory) until all parts are returned, because the service reuses
+//! the memory once the slot is free.
 
 use std::{
     cell::{Cell, RefCell},
@@ -21,7 +24,8 @@ use tidelane_abi::BufferWord;
 use tidelane_client::{Context, Run, Stream};
 use tidelane_rings::{Buffer, Lender, Loan};
 
-/// Bit in the number of a part of the send buffer. Parts of the receive buffer lack the bit.
+/// Bit that the number of a lent part has if the part is in a send buffer. The bit is clear if the
+/// part is in a receive buffer.
 const TO_SEND: u32 = 1 << 31;
 
 /// A lent part of the receive buffer.
@@ -64,7 +68,7 @@ struct ReservedPart {
 pub struct Returned(RefCell<Vec<u32>>);
 
 impl Returned {
-    /// Exchanges the list of keys for an empty list.
+    /// Exchanges the list of keys for `empty`, an empty list.
     pub fn swap(&self, empty: &mut Vec<u32>) {
         std::mem::swap(empty, &mut *self.0.borrow_mut());
     }
@@ -76,11 +80,12 @@ pub struct LentStream {
     stream: RefCell<Stream>,
     received: RefCell<ReceivedParts>,
     reserved: RefCell<Vec<ReservedPart>>,
-    /// Number for the next reserved part.
+    /// Number for the next reserved part, without the bit [`TO_SEND`].
     next_reserved: Cell<u32>,
     /// Key of this stream in `returned`.
     key: u32,
     returned: Rc<Returned>,
+    /// True if the stream has added `key` to `returned` since the last [`Self::collect`].
     is_in_returned: Cell<bool>,
 }
 
@@ -110,7 +115,7 @@ impl LentStream {
         self.stream.borrow().established()
     }
 
-    /// Returns the [`tidelane_abi::close_cause`] of a connection that has ended.
+    /// Returns the [`tidelane_abi::close_cause`] if the connection has ended, or else `None`.
     pub fn cause(&self) -> Option<u32> {
         self.stream.borrow().closed()
     }
@@ -125,7 +130,8 @@ impl LentStream {
         !self.received.borrow().parts.is_empty() || !self.reserved.borrow().is_empty()
     }
 
-    /// Lends the next received bytes, at most `len_max`. Returns `None` if all are lent.
+    /// Lends the next received bytes, at most `len_max`. Returns `None` if there are no received
+    /// bytes beyond the lent bytes.
     pub fn receive(self: &Rc<Self>, len_max: u32) -> Option<Buffer> {
         let mut received = self.received.borrow_mut();
         let mut stream = self.stream.borrow_mut();
@@ -145,16 +151,16 @@ impl LentStream {
         received.bytes += run.len;
         drop((received, stream));
         // SAFETY: the stream keeps the mapping, and `self` keeps the stream. The bytes are received
-        // and unread: the service, whose payload this process trusts, writes them no more until the
-        // read position passes them, until the program confirms another receive buffer, or until
-        // the slot is closed. All three wait for the return of this part (`collect`, `close`). No
-        // other code of this process writes received bytes.
+        // and unread. This process trusts the service not to write to the bytes until the read
+        // position passes them, until the program confirms another receive buffer, or until the
+        // slot is closed. All three wait for the return of this part (`collect`, `close`). No other
+        // code of this process writes received bytes.
         Some(unsafe { self.lend(number, run, false) })
     }
 
-    /// Lends up to `wanted` bytes of room to send. Returns `None` if the room is less than `least`
-    /// and less than a quarter of the limit of unacknowledged bytes, if there is no memory, or if
-    /// the stream cannot send.
+    /// Lends up to `wanted` bytes of room to send. Returns `None` if the stream cannot send, if
+    /// there is no memory, or if there is too little room. The room is too little if it is zero, or
+    /// less than each of `wanted`, `least` and a quarter of the limit of unacknowledged bytes.
     pub fn allocate(self: &Rc<Self>, wanted: u32, least: u32) -> Option<Buffer> {
         let mut reserved = self.reserved.borrow_mut();
         let mut stream = self.stream.borrow_mut();
@@ -182,11 +188,11 @@ impl LentStream {
         });
         drop((reserved, stream));
         // SAFETY: the stream keeps the mapping, and `self` keeps the stream. Shared memory is
-        // initialized. The part begins after the written bytes and after all parts of the same
-        // send buffer, and ends before the unacknowledged bytes, so that no other part has its
-        // bytes. Neither the service nor the stream reads bytes after the write position. `send`
-        // writes no byte that another part has. The buffer is not freed while a part is lent
-        // (`set_room_lent`, `close`).
+        // initialized. In the circular send buffer, the part begins after the written bytes and
+        // after all parts of this buffer, and ends before the unacknowledged bytes, so that no
+        // other part has its bytes. Neither the service nor the stream reads bytes after the write
+        // position. `send` writes no byte that another part has. The buffer is not freed while a
+        // part is lent (`set_room_lent`, `close`).
         let mut buffer = unsafe { self.lend(number, run, true) };
         buffer.set_payload(0..0);
         Some(buffer)
@@ -208,10 +214,10 @@ impl LentStream {
         unsafe { Buffer::lend(self.clone(), loan) }
     }
 
-    /// Appends as much of a payload to the written bytes as there is room for. Returns the rest. A
-    /// payload that already lies at the write position is committed in place. Any other payload is
-    /// copied: twice if the payload lies in a part of this stream's send buffers, and else once.
-    /// `copies` counts the copies.
+    /// Appends as much of a payload to the written bytes as there is room for. Returns a buffer
+    /// with the rest, or `None` if there is no rest. A payload that already lies at the write
+    /// position is committed in place. Any other payload is copied: twice if the payload lies in a
+    /// part of this stream's send buffers, or else once. `copies` counts the copies.
     pub fn send(self: &Rc<Self>, mut buffer: Buffer, copies: &mut u64) -> Option<Buffer> {
         let mut stream = self.stream.borrow_mut();
         if buffer.is_lent_by(self) {
@@ -255,8 +261,8 @@ impl LentStream {
         is_next
     }
 
-    /// Ensures that no lent part overlaps the next `count` bytes of room. Returns false for lack of
-    /// memory.
+    /// Ensures that no lent part overlaps the next `count` bytes of room. If a part does, moves the
+    /// stream to another send buffer. Returns false if there is no memory for this buffer.
     fn clear_way(&self, stream: &mut Stream, count: u32) -> bool {
         let (word, written) = (stream.tx_word(), stream.write_position());
         let reserved = self.reserved.borrow();
@@ -264,7 +270,7 @@ impl LentStream {
         if !parts.any(|part| part.position.wrapping_sub(written) < count) {
             return true;
         }
-        // The program keeps its parts of the old send buffer. Their payload is copied when sent.
+        // The program keeps its parts of the old send buffer. `send` copies their payload.
         stream.replace_send_buffer()
     }
 
@@ -297,9 +303,9 @@ impl LentStream {
         self.stream.borrow_mut().shutdown_write();
     }
 
-    /// Closes the connection after the written bytes, or resets it with `abort`. Returns false if
-    /// the program still holds parts. The connection then keeps its slot until a later call returns
-    /// true.
+    /// Closes the connection after the written bytes, or resets the connection if `abort` is true.
+    /// Returns false if the program still holds parts. The connection then keeps its slot until a
+    /// later call returns true.
     pub fn close(&self, abort: bool) -> bool {
         let mut stream = self.stream.borrow_mut();
         match (self.is_lent(), abort) {

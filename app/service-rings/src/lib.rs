@@ -1,5 +1,5 @@
-//! The ring API (crate `tidelane-rings`) on the stream buffers of the Tidelane service, for
-//! unprivileged programs.
+//! The ring API (crate `tidelane-rings`) on the stream buffers of the Tidelane service (the process
+//! `tidelaned`), for unprivileged programs.
 //!
 //! [`ServiceContext`] is a [`Context`] whose connections the service carries. The payload lies in
 //! memory that the program shares with the service:
@@ -14,20 +14,22 @@
 //!   and all earlier buffers of the connection. Data that the program holds reduces the receive
 //!   window of the same connection only.
 //! * **Data to send** is not copied if the program writes it to a buffer of [`Context::allocate`]
-//!   for the same descriptor, and sends the buffers in the order in which it has allocated them. A
-//!   buffer of [`Context::allocate`] that is sent out of order is copied twice. Every other buffer
-//!   is copied once to the send buffer. [`ServiceContext::copies`] counts the copies.
+//!   for the same descriptor, and sends the buffers in the order in which it has allocated them. If
+//!   the program sends one of these buffers out of order, the payload is copied twice. The payload
+//!   of every other buffer is copied once, to the send buffer. [`ServiceContext::copies`] counts
+//!   the copies.
 //! * **System calls** for data occur only when the program sleeps, when the service sleeps, and for
-//!   UDP. A program that never sleeps also makes one system call in 256 calls of `sync` without an
-//!   event, to check that the service still runs.
+//!   UDP. A program that never sleeps also makes one system call for every 256 calls of `sync`
+//!   without an event, to check that the service still runs.
 //! * **UDP** stays with the kernel, as for programs under `tidelane run`: each datagram costs a
-//!   system call, and each [`sync`](tidelane_rings::Context::sync) of a context with UDP sockets
-//!   asks the kernel for datagrams.
+//!   system call. If a context has UDP sockets, each [`sync`](tidelane_rings::Context::sync) makes
+//!   at least one system call, to ask the kernel for events of these sockets.
 //!
-//! A child process after `fork` cannot access the memory, and must not use the context.
+//! A child process after `fork` cannot access the shared memory, and must not use the context.
 //!
-//! The crate trusts the service with the payload of received data, and validates all other data in
-//! the shared memory. The service trusts no data of the program: see `docs/design/rings.md`.
+//! The crate trusts the service not to change received payload that the program holds, and
+//! validates all other data in the shared memory. The service trusts no data of the program: see
+//! `docs/design/rings.md`.
 //!
 //! [`Context`]: tidelane_rings::Context
 //! [`Context::allocate`]: tidelane_rings::Context::allocate

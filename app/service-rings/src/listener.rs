@@ -1,5 +1,5 @@
-//! A listener of the service. A listening kernel socket proves to the service that the program has
-//! the right to the port.
+//! A listener of the service (the process `tidelaned`). A listening kernel socket proves to the
+//! service that the program has the right to the port.
 //!
 //! The kernel socket also gets connections over other interfaces, such as loopback. The service
 //! does not carry these connections, so the context (the sockets of one thread) resets them.
@@ -23,6 +23,7 @@ const REFUSED_MAX: usize = 4096;
 pub struct Listener {
     /// The kernel socket. `None` in a simulation.
     socket: Option<OwnedFd>,
+    /// The listener in requests to the service.
     pub handle: ListenerHandle,
     /// True while the program has paused the listener, so that no connections are delivered.
     pub is_paused: bool,
@@ -76,8 +77,8 @@ impl Listener {
         self.socket.as_ref().map(AsFd::as_fd)
     }
 
-    /// Resets the connections that have arrived through the kernel. Returns the number of system
-    /// calls.
+    /// Resets connections that have arrived through the kernel, at most [`REFUSED_MAX`]. Returns
+    /// the number of system calls: each connection costs an accept, a `setsockopt` and a `close`.
     pub fn refuse_kernel_connections(&self) -> u64 {
         let Some(socket) = &self.socket else { return 0 };
         for calls in 0..REFUSED_MAX as u64 {

@@ -2,29 +2,31 @@
 
 use std::{path::PathBuf, time::Duration};
 
-/// Default path of the service's socket. The environment variable `TIDELANE_SOCKET` overrides it.
+/// Path of the service's socket if the environment variable `TIDELANE_SOCKET` is not set.
 const SOCKET_PATH: &str = "/run/tidelane/default/control.sock";
 
 /// Parameters of a [`ServiceContext`](crate::ServiceContext).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceOptions {
-    /// Path of the service's socket.
+    /// Path of the Unix socket over which the program registers with the service (the process
+    /// `tidelaned`).
     pub socket: PathBuf,
     /// Name of the program in `tidelane ss`.
     pub name: String,
-    /// Number of buffers in the pool, at most 32,768. Data in a pool buffer is copied when it is
-    /// sent.
+    /// Number of buffers in the context's pool, at most 32,768. Data in a pool buffer is copied
+    /// when the program sends the buffer on a connection.
     pub buffers: u32,
-    /// Length in bytes of the buffers of the pool and of
-    /// [`allocate`](tidelane_rings::Context::allocate). Buffers of `allocate` may be shorter, for
+    /// Capacity in bytes of the buffers of the pool and of
+    /// [`allocate`](tidelane_rings::Context::allocate). Buffers of `allocate` may be smaller, for
     /// example just before the end of the circular send buffer.
     pub buffer_len: u32,
     /// Limit of the length in bytes of a buffer with received data.
     pub received_len_max: u32,
-    /// Limit of the buffers that wait for sending on one descriptor.
+    /// Limit of the number of buffers that wait for sending on one descriptor.
     pub send_queue_max: usize,
-    /// Time for which a wait polls the rings before it sleeps. A wait does not poll if a core (a
-    /// polling thread of the service) may run on the same CPU, or if all cores sleep.
+    /// Time for which a wait polls the rings (queues with the service's events) before it sleeps. A
+    /// wait does not poll if a core (a polling thread of the service) may run on the same CPU, or
+    /// if all cores sleep.
     pub spin: Duration,
 }
 

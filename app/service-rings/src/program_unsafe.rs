@@ -1,4 +1,4 @@
-//! [`ServiceProgram`]: the registration of a program with the service.
+//! [`ServiceProgram`]: the registration of a program with the service (the process `tidelaned`).
 
 use std::io;
 
@@ -6,8 +6,9 @@ use tidelane_client::Program;
 
 use crate::{context::ServiceContext, error::ServiceError, options::ServiceOptions};
 
-/// A program that is registered with the service. Each thread opens its own context. The
-/// registration ends when the last clone, context and buffer are dropped.
+/// A program that is registered with the service. Each thread opens its own context (the sockets of
+/// one thread). The registration ends when all clones of this value, all contexts, and all buffers
+/// with memory of the service are dropped.
 #[derive(Clone, Debug)]
 pub struct ServiceProgram {
     program: Program,
@@ -32,8 +33,8 @@ impl ServiceProgram {
     ///
     /// # Errors
     ///
-    /// `QuotaExceeded` if the user has as many contexts as the service allows, or if the program
-    /// has ever opened as many contexts as a program may open. `InvalidInput` for impossible
+    /// `QuotaExceeded` if the user's limit of contexts is reached, or if the program's limit of
+    /// contexts is reached, which also counts closed contexts. `InvalidInput` for impossible
     /// options. Other errors are those of the service and of the operating system.
     pub fn context(&self) -> io::Result<ServiceContext> {
         ServiceContext::of_program(self.program.clone(), &self.options)
@@ -41,7 +42,7 @@ impl ServiceProgram {
 }
 
 /// Opens a context of a service in this process, for simulations and tests. A wait on this context
-/// returns at once.
+/// returns immediately.
 ///
 /// # Errors
 ///

@@ -1,5 +1,6 @@
-//! [`Requests`]: the requests to open connections, and to join and leave listeners, which a context
-//! (the sockets of one thread) sends to the service in the order of the program's calls.
+//! [`Requests`]: the requests to open connections, and to join and leave listeners. A context (the
+//! sockets of one thread) sends these requests to the service (the process `tidelaned`) in the
+//! order of the program's calls.
 
 use std::collections::VecDeque;
 
@@ -10,8 +11,8 @@ use tidelane_client::{Connect, Context, ListenerHandle, QueueError};
 pub enum Request {
     /// Open a connection.
     Connect(Connect),
-    /// Deliver the connections of a listener to this context. The number is the cookie by which the
-    /// events name the listener.
+    /// Deliver connections of a listener to this context. The number is the cookie by which the
+    /// service's events name the listener.
     Join(ListenerHandle, u64),
     /// Deliver no more connections of a listener to this context.
     Leave(ListenerHandle),
@@ -35,7 +36,8 @@ impl Requests {
                 Request::Join(listener, cookie) => context.listener_join(*listener, *cookie),
                 Request::Leave(listener) => context.listener_leave(*listener),
             };
-            // A request to a dead service is dropped, because all sockets end anyway.
+            // A request to a dead service is dropped, because its connections and listeners end
+            // anyway.
             if queued == Err(QueueError::Full) {
                 return;
             }

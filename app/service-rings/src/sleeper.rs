@@ -1,5 +1,6 @@
-//! [`Sleeper`]: the waits of a context. A wait polls the rings that the service writes, and then
-//! sleeps until the service rings the doorbell (an eventfd).
+//! [`Sleeper`]: the waits of a context (the sockets of one thread). A wait polls the rings to which
+//! the service (the process `tidelaned`) writes events. The wait then sleeps until the service
+//! rings the doorbell (an eventfd), or until a kernel socket of the context has an event.
 
 use std::{
     io,
@@ -17,8 +18,9 @@ use tidelane_client::{Context, Program};
 
 /// Limit of the epoll events that one sleep reports.
 const EVENTS_MAX: usize = 16;
-/// Event data of the doorbell and of the registration socket. Other sockets have lower numbers.
+/// Event data of the doorbell in the epoll instance. Keys of kernel sockets are smaller numbers.
 const DOORBELL: u64 = u64::MAX;
+/// Event data of the socket over which the program has registered with the service.
 const CONTROL: u64 = u64::MAX - 1;
 
 /// The epoll instance on which a context sleeps.
@@ -28,7 +30,8 @@ pub struct Sleeper {
     epoll: Option<OwnedFd>,
     /// Time for which a wait polls the rings before it sleeps.
     spin: Duration,
-    /// Number of system calls of the context, except those that ring a doorbell of the service.
+    /// Number of system calls of the context for data and waits, without the calls that ring a
+    /// doorbell of the service.
     calls: u64,
 }
 
@@ -37,14 +40,14 @@ pub struct Sleeper {
 pub struct Woken {
     /// True if the registration socket had an event, so that the service may have ended.
     pub has_hung_up: bool,
-    /// Keys of sockets of the kernel with events: listeners with connections that have come through
-    /// the kernel, and UDP sockets.
+    /// Keys (descriptor numbers) of the kernel sockets with events. These are listeners with
+    /// connections that have come through the kernel, and UDP sockets.
     pub sockets: Vec<u64>,
 }
 
 impl Sleeper {
-    /// Creates the epoll instance of a context. The doorbell is edge-triggered, so it need not be
-    /// read.
+    /// Creates the epoll instance of a context. The instance watches the doorbell edge-triggered,
+    /// so that no call has to read the doorbell.
     pub fn new(program: &Program, context: &Context, spin: Duration) -> io::Result<Self> {
         let (Some(doorbell), Some(control)) = (context.doorbell_fd(), program.control_fd()) else {
             return Ok(Self::in_memory());
@@ -70,14 +73,14 @@ impl Sleeper {
         }
     }
 
-    /// Adds a listener's kernel socket, to report its connections. The socket is edge-triggered, so
-    /// connections that cannot be accepted do not end every sleep.
+    /// Adds a listener's kernel socket, to report its connections. The instance watches the socket
+    /// edge-triggered, so that connections that cannot be accepted do not end every sleep.
     pub fn watch(&self, socket: BorrowedFd<'_>, key: u32) -> io::Result<()> {
         self.add(socket, key, epoll::EventFlags::IN)
     }
 
-    /// Reports the arrival of datagrams at a UDP socket, and room for further datagrams. The socket
-    /// is edge-triggered.
+    /// Adds a UDP socket, to report the arrival of datagrams and room for further datagrams. The
+    /// instance watches the socket edge-triggered.
     pub fn watch_datagrams(&self, socket: BorrowedFd<'_>, key: u32) -> io::Result<()> {
         self.add(socket, key, epoll::EventFlags::IN | epoll::EventFlags::OUT)
     }
@@ -95,19 +98,19 @@ impl Sleeper {
         self.epoll.is_some()
     }
 
-    /// Adds system calls to the count.
+    /// Adds `calls` to the number that [`Self::calls`] returns.
     pub fn count(&mut self, calls: u64) {
         self.calls += calls;
     }
 
-    /// Returns the number of system calls.
+    /// Returns the number of system calls for data and waits.
     pub fn calls(&self) -> u64 {
         self.calls
     }
 
     /// Polls the rings for the spin time, until `deadline` at most. Checks the rings only once if a
-    /// core of the service may run on the same CPU, or if all cores sleep. Returns true if an event
-    /// has arrived.
+    /// core (a polling thread of the service) may run on the same CPU, or if all cores sleep.
+    /// Returns true if an event has arrived.
     pub fn spin(&self, context: &Context, deadline: Option<Duration>) -> bool {
         let cpu = sched_getcpu() as u32;
         if context.has_events() {
@@ -129,7 +132,8 @@ impl Sleeper {
         false
     }
 
-    /// Sleeps until an event arrives, or until `deadline`. Returns at once if events are pending.
+    /// Sleeps until an event arrives, or until `deadline`. Does not sleep if events are pending, if
+    /// a request ring is full, or if the service is gone.
     pub fn sleep(
         &mut self,
         context: &mut Context,

@@ -1,5 +1,5 @@
-//! [`Sockets`]: the sockets of a context (of one thread) by descriptor, the number by which the
-//! program names a socket.
+//! [`Sockets`]: the sockets of a context, which serves one thread. The program names each socket by
+//! a number, its descriptor.
 
 use tidelane_rings::Descriptor;
 
@@ -14,12 +14,14 @@ pub enum Socket {
     Datagram,
 }
 
-/// The socket of a descriptor.
+/// The record of a descriptor.
 #[derive(Debug, Default)]
 struct Place {
+    /// The socket. `None` if the descriptor is free or reserved.
     socket: Option<Socket>,
-    /// Number of times that this descriptor was reserved. The count is a part of the cookie, so
-    /// that an event for an earlier socket is recognised and ignored.
+    /// Number of times that this descriptor was reserved. The number is a part of the cookie, by
+    /// which events of the service (the process `tidelaned`) name the socket. An event for an
+    /// earlier socket of the descriptor is therefore recognised and ignored.
     uses: u32,
 }
 
@@ -29,8 +31,8 @@ pub struct Sockets {
     places: Vec<Place>,
     /// Numbers that neither have a socket nor are reserved.
     free: Vec<u32>,
-    /// Descriptor number plus one of the connection in each slot of the shared memory. Zero means
-    /// none.
+    /// For each slot (record of a connection in the shared memory), the descriptor number of the
+    /// connection plus one. Zero means that no connection is in the slot.
     by_slot: Vec<u32>,
 }
 
@@ -45,7 +47,7 @@ impl Sockets {
         Descriptor(number)
     }
 
-    /// Frees a reserved descriptor without a socket.
+    /// Frees a reserved descriptor whose socket was not set.
     pub fn give_back(&mut self, descriptor: Descriptor) {
         self.free.push(descriptor.0);
     }

@@ -11,7 +11,7 @@
 //! | `listen` | `listen`, `accept` |
 //! | `disconnect` | `shutdown` of a listener, `connect` to no address (AF_UNSPEC) |
 //! | `fast_open` | active opens with TCP Fast Open (MSG_FASTOPEN) |
-//! | `transfer`, `urgent`, `file` | payload, urgent data, `sendfile` and `splice` |
+//! | `transfer`, `urgent`, `file` | payload; urgent data; `sendfile` and `splice` |
 //! | `options` | `setsockopt`, `getsockopt` |
 //! | `epoll`, `poll` | epoll; `poll` and `select` |
 //! | `descriptors` | `close`, `dup`, `fcntl` |

@@ -4,11 +4,15 @@
 //! service reports events of these sockets over channels. A channel consists of rings and a
 //! doorbell, which is an eventfd that wakes a sleeping thread.
 //!
+//! The interest list of an epoll instance contains its registrations, one for each descriptor of a
+//! socket that the program has added. The ready list contains the registrations that the next wait
+//! checks.
+//!
 //! | module | contents |
 //! |---|---|
-//! | `registration` | an entry of an interest list: level-triggered, edge-triggered, one-shot |
+//! | `registration` | one registration: level-triggered, edge-triggered or one-shot |
 //! | `interest` | the interest list of an epoll instance, and its ready list |
-//! | `instance` | an epoll instance: its channel and its registrations |
+//! | `instance` | an epoll instance: its channel and its interest list |
 //! | `events` | distribution of a channel's events to sockets and ready lists |
 //! | `nested` | epoll instances that are registered with another epoll instance |
 //! | `kernel_events` | the events that the kernel's epoll instance reports |

@@ -1,8 +1,8 @@
 //! Communication of this process with the service, the process `tidelaned`, which runs TCP.
 //!
 //! A session is the registration of this process with the service. A channel consists of rings in
-//! shared memory and a doorbell, which is an eventfd that wakes sleeping threads. An outage is a
-//! time without a service.
+//! shared memory and a doorbell, which is an eventfd that wakes sleeping threads. The default
+//! channel serves the sockets that are in no epoll instance. An outage is a time without a service.
 //!
 //! | module | contents |
 //! |---|---|
@@ -13,7 +13,7 @@
 //! | `channels` | all channels of the process, and the default channel |
 //! | `assign` | moving the events of a connection to another channel |
 //! | `thread_channels` | channels of threads that wait in blocking calls |
-//! | `default_polling` | epoll instances that poll the default channel besides their own |
+//! | `default_polling` | epoll instances that poll the default channel besides their own channels |
 //! | `connection` | a connection and the session that it belongs to |
 //! | `internal_events` | events of this crate's own descriptors in the program's epoll instances |
 //! | `outage` | listeners and sleeping threads during an outage |

@@ -5,13 +5,14 @@
 //! |---|---|
 //! | `state` | the state machine, and the effect of each call in each state |
 //! | `inner` | the data that the socket's lock protects |
-//! | `registry` | lookup of sockets by descriptor, slot and number |
+//! | `registry` | lookup of sockets by descriptor, by number, and by slot (a connection's record) |
 //! | `registrations`, `registration_ref` | the epoll instances that the socket is registered with |
 //! | `ready` | the readiness of the socket |
 //! | `bytes`, `urgent`, `syn_data` | payload that the program reads and writes |
 //! | `options`, `option_calls`, `option_values`, `kernel_options` | socket options |
 //! | `tcp_info`, `cc_info` | TCP_INFO and TCP_CC_INFO |
-//! | `listening`, `groups` | listeners of service and kernel; SO_REUSEPORT groups of the kernel |
+//! | `listening` | listeners in the service and in the kernel |
+//! | `groups` | SO_REUSEPORT groups that are left to the kernel |
 //! | `arrive` | events about new connections |
 //! | `sharing` | connections that several processes share after `fork` |
 //! | `thread_channel` | moving a connection's events to the thread that waits for them |
@@ -67,13 +68,14 @@ pub struct Socket {
     pub(crate) registration: AtomicU64,
     /// True if `Inner::more_registrations` has further registrations.
     pub(crate) has_more_registrations: AtomicBool,
-    /// Counts the events of this socket for epoll, modulo 2^32: events of the service, and calls of
-    /// this process that may change the socket's readiness. An event counts once for each
-    /// registration. Concurrent events may count as one event.
+    /// Counts the events of this socket, modulo 2^32: events of the service, and calls of this
+    /// process that may change the socket's readiness. If the socket has registrations, an event
+    /// counts once for each of them. Concurrent events may count as one event.
     event_count: AtomicU32,
     /// The value that `event_count` had before the last read that emptied the receive buffer. This
     /// value equals `event_count` if no event has been counted since then.
     drained_at: AtomicU32,
+    /// The data that the socket's lock protects.
     inner: Lock<Inner>,
 }
 
@@ -93,8 +95,9 @@ impl Socket {
     }
 
     /// Takes the socket's lock, if `fd` still refers to the socket. If several processes share the
-    /// connection, also migrates the connection to this process, because its payload is in the
-    /// memory of one process at a time.
+    /// connection after `fork`, and another process has the connection, also migrates the
+    /// connection to this process. The payload of a connection is in the memory of one process at a
+    /// time.
     ///
     /// Returns `None` if the descriptor was closed meanwhile, or if the caller is a signal handler
     /// that interrupted this thread while the thread held the lock. The caller then makes the
@@ -160,7 +163,7 @@ impl Socket {
     }
 
     /// Returns the cookie that identifies the socket in the service's events. Sockets are reused,
-    /// so the cookie also contains the generation.
+    /// so the cookie also contains the generation, which counts the uses of the socket.
     pub(crate) fn cookie(&self, generation: u32) -> u64 {
         u64::from(self.member.number()) << 32 | u64::from(generation)
     }
@@ -220,9 +223,10 @@ impl Socket {
         !self.nonblocking.load(Ordering::Relaxed)
     }
 
-    /// Releases the lock in a child after fork, and takes it. The value is a copy of the parent's.
-    /// The caller has to forget its streams instead of dropping them, because they belong to the
-    /// parent's session, whose memory the child does not have.
+    /// In a child after fork, resets the lock, which a thread of the parent may have held during
+    /// the fork, and then takes the lock. The locked value is a copy of the parent's value. The
+    /// caller has to forget the streams in this value instead of dropping them, because the streams
+    /// belong to the parent's session, whose memory the child does not have.
     pub(crate) fn unlock_after_fork(&'static self) -> Guard<'static, Inner> {
         self.waiters.store(0, Ordering::Relaxed);
         self.inner.unlock_after_fork();

@@ -39,11 +39,11 @@ pub(crate) use small_vec::SmallVec;
 pub(crate) use static_cell_unsafe::StaticCell;
 pub(crate) use threads::{process_id, raise, thread_exists, thread_id, yield_now};
 
-/// Makes a system call with up to six arguments. A negative result becomes an [`Errno`].
+/// Makes a system call with up to six arguments. A result from -4095 to -1 becomes an [`Errno`].
 ///
 /// # Safety
 ///
-/// The requirements of the system call hold: pointers are valid for the kernel's use of them.
+/// The requirements of the system call hold. In particular, its pointers are valid.
 #[inline]
 pub unsafe fn call(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: the caller guarantees the requirements of this function.
@@ -134,7 +134,7 @@ fn call3(number: i64, a: usize, b: usize, c: usize) -> Result<usize, Errno> {
     unsafe { call(number, [a, b, c, 0, 0, 0]) }
 }
 
-/// Returns the number of the CPU that this thread runs on, or `None` if the call fails.
+/// Returns the number of the CPU that this thread runs on, or `None` if `sched_getcpu` fails.
 pub(crate) fn current_cpu() -> Option<u32> {
     // SAFETY: takes no arguments.
     let cpu = unsafe { libc::sched_getcpu() };
@@ -303,8 +303,8 @@ pub(crate) fn inode(fd: RawFd) -> Option<u64> {
     Some(status.st_ino)
 }
 
-/// Returns the name of the calling thread, ended by a NUL. The first thread has the program's name,
-/// unless the program has renamed the thread.
+/// Returns the name of the calling thread, ended by a NUL. If the program has not renamed its first
+/// thread, that thread has the program's name.
 pub(crate) fn thread_name() -> [u8; 16] {
     let mut name = [0u8; 16];
     let _ = call3(
@@ -343,8 +343,8 @@ pub(crate) fn epoll_ctl(
     unsafe { call(libc::SYS_epoll_ctl, args) }
 }
 
-/// Waits for events of the epoll instance `epfd`, forever without a timeout. Returns the number of
-/// events in `into`. `mask` replaces the thread's signal mask during the wait.
+/// Waits for events of the epoll instance `epfd`, without a time limit if `timeout_ns` is `None`.
+/// Returns the number of events in `into`. During the wait, the thread's signal mask is `mask`.
 pub(crate) fn epoll_wait(
     epfd: RawFd,
     into: &mut [libc::epoll_event],
@@ -413,8 +413,8 @@ fn timespec(ns: u64) -> libc::timespec {
     }
 }
 
-/// Waits for events of `fds`, forever without a timeout. Returns the number of ready entries.
-/// `mask` replaces the thread's signal mask during the wait.
+/// Waits for events of `fds`, without a time limit if `timeout_ns` is `None`. Returns the number of
+/// ready entries. During the wait, the thread's signal mask is `mask`.
 pub(crate) fn ppoll(
     fds: &mut [libc::pollfd],
     timeout_ns: Option<u64>,
@@ -465,7 +465,7 @@ pub(crate) fn close_range(first: u32, last: u32, flags: i32) {
 }
 
 /// Returns the soft limit RLIMIT_NOFILE: new descriptors of this process are below the limit.
-/// Returns the usual limit of 1024 if the call fails.
+/// If `prlimit64` fails, returns 1024, the usual limit.
 pub(crate) fn descriptor_limit() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

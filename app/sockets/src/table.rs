@@ -1,9 +1,9 @@
 //! Lookup of objects by descriptor and by number, without locks.
 //!
 //! The objects are the sockets and the epoll instances of the program, and the channels to the
-//! service. Sockets and epoll instances have a [`DescriptorTable`] each, and all kinds of objects
-//! have a [`NumberTable`]. A descriptor is tracked if a table maps the descriptor to an object. A
-//! lookup of any other descriptor costs only a few instructions.
+//! service. Sockets have a [`DescriptorTable`], and epoll instances have another. Each kind of
+//! object has at least one [`NumberTable`]. A descriptor is tracked if a table maps the descriptor
+//! to an object. A lookup of any other descriptor costs only a few instructions.
 //!
 //! Objects are never freed, only reused (see [`Pool`]). A reference therefore stays valid while
 //! another thread closes the descriptor. After a thread has taken the object's lock, it checks
@@ -20,8 +20,8 @@ pub(crate) use ranges::{CloseRangeStep, close_range_steps};
 
 use crate::sys::{Lock, StaticCell};
 
-/// Number of descriptors that can be tracked, from 0 on. The kernel's default of the sysctl
-/// `fs.nr_open`, the upper limit of descriptors.
+/// Number of descriptors that can be tracked, from 0 on. The number is the default of the sysctl
+/// `fs.nr_open`, the kernel's limit on the number of descriptors of a process.
 const DESCRIPTORS_MAX: usize = 1 << 20;
 
 /// Maps descriptors to objects.
@@ -63,7 +63,8 @@ impl<T: Sync> DescriptorTable<T> {
     }
 }
 
-/// Maps numbers, such as a socket's number or the slot of its connection, to objects.
+/// Maps numbers to objects. Examples are the number of a socket, and the slot of its connection
+/// (the number of the connection's record in the memory that program and service share).
 #[derive(Debug)]
 pub(crate) struct NumberTable<T: 'static, const MAX: usize>([StaticCell<T>; MAX]);
 
@@ -142,13 +143,13 @@ impl<T: Sync> Pool<T> {
         self.0.lock().free.push(object);
     }
 
-    /// Returns the number of objects that were ever created.
+    /// Returns the number of objects that were ever created, free or in use.
     pub(crate) fn count(&self) -> u32 {
         self.0.lock().count
     }
 
     /// Releases the lock in a child after fork, because a thread that does not exist in the child
-    /// may hold the lock. If this thread was changing the pool, the child may lose an object.
+    /// may hold the lock. If that thread was changing the pool, the child may lose an object.
     pub(crate) fn reset_after_fork(&self) {
         self.0.unlock_after_fork();
     }

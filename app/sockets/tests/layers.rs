@@ -15,8 +15,9 @@ fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// Returns the code of each file up to its tests and without comment lines, by the file's path
-/// without the extension, such as `socket/inner`.
+/// Returns the code of each file, without comment lines, up to the first line that begins with
+/// `#[cfg(test)]`. The key of the map is the file's path without the extension, such as
+/// `socket/inner`.
 fn files() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     collect(&source(), &mut found);
@@ -50,8 +51,8 @@ fn layer(module: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| *layer == top)
 }
 
-/// Returns the paths in the code that start with `root`, with braces expanded. `crate::{a::b, c}`
-/// yields `a/b` and `c`.
+/// Returns the paths in the code that start with `root`, without `root` and with braces expanded.
+/// If `root` is `crate::`, the code `crate::{a::b, c}` yields `a/b` and `c`.
 fn paths(code: &str, root: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, _) in code.match_indices(root) {
@@ -63,8 +64,8 @@ fn paths(code: &str, root: &str) -> BTreeSet<String> {
     found
 }
 
-/// Adds the paths at the start of `code` to `found`, each with `prefix` in front. Returns the rest
-/// of the code.
+/// Adds the path at the start of `code` to `found`, with `prefix` in front. If the path has braces,
+/// adds each path that the braces stand for. Returns the rest of the code.
 fn expand<'a>(prefix: &str, code: &'a str, found: &mut BTreeSet<String>) -> &'a str {
     let code = code.trim_start();
     if let Some(mut rest) = code.strip_prefix('{') {

@@ -14,11 +14,14 @@ use sleepers::Sleepers;
 #[path = "../src/sys/sleepers.rs"]
 mod sleepers;
 
-/// A model of an epoll instance: the number of ready events, the sleeping threads, and the edge of
-/// its doorbell (an eventfd), which wakes one thread.
+/// A model of an epoll instance with a doorbell (an eventfd).
 struct Instance {
+    /// Number of pending events.
     ready: Mutex<u32>,
+    /// The threads that sleep on the doorbell, or that are about to.
     sleepers: Sleepers,
+    /// True after the doorbell rang, until one thread wakes up and takes the edge, or until a poll
+    /// consumes the edge.
     edge: Mutex<bool>,
 }
 
@@ -48,8 +51,8 @@ impl Instance {
         self.wake();
     }
 
-    /// Takes one event, like a wait with room for one event, and wakes the next thread if events
-    /// are left. Returns true if an event was pending.
+    /// Takes one event, like a wait with room for one event. If more events are pending, wakes the
+    /// next thread. Returns true if the function took an event.
     fn take_one(&self) -> bool {
         let mut ready = self.ready.lock().unwrap();
         let some = *ready > 0;
@@ -76,7 +79,8 @@ impl Instance {
         self.check();
     }
 
-    /// Prepares a sleep, as `epoll_wait` does. Returns true if the thread sleeps.
+    /// Prepares a sleep, as `epoll_wait` does. If an event is pending, returns false: the thread
+    /// does not sleep. Otherwise, returns true.
     fn falls_asleep(&self) -> bool {
         if self.take_one() {
             return false;
@@ -89,8 +93,8 @@ impl Instance {
         true
     }
 
-    /// Asserts, after all other threads have finished, that no event is pending while a thread
-    /// sleeps, unless the doorbell wakes this thread.
+    /// If the calling thread sleeps (`asleep`) and an event is pending, asserts that the doorbell
+    /// has an edge, which wakes the thread. All other threads have finished before this call.
     fn check_no_event_is_missed(&self, asleep: bool) {
         let has_event = *self.ready.lock().unwrap() > 0;
         assert!(!(asleep && has_event) || *self.edge.lock().unwrap());
@@ -129,7 +133,8 @@ fn events_that_a_thread_leaves_wake_the_next() {
         let instance = Instance::new();
         let (waker, other) = (instance.clone(), instance.clone());
         let waker = thread::spawn(move || waker.arm(2));
-        // This thread wakes up if the doorbell rang, and takes one of the two events.
+        // If the doorbell has rung, this thread has been woken, and takes at most one event.
+        // Otherwise, this thread polls with a timeout of zero.
         let other = thread::spawn(move || {
             if other.takes_edge() {
                 other.take_one();
@@ -156,7 +161,7 @@ fn leaving_reports_other_sleepers() {
         });
         let others_left = sleepers.leave();
         let ours_left = other.join().unwrap();
-        // The last thread that leaves sees no other sleeping thread.
+        // At least one of the two calls of `leave` found no other sleeping thread.
         assert!(!(others_left && ours_left));
         sleepers.wake(|| panic!("nobody sleeps"));
     });

@@ -1,8 +1,9 @@
 //! A hostile program that tries to block the Tidelane service in a write to a doorbell.
 //!
 //! A doorbell is the eventfd to which the service writes in order to wake a program. The hostile
-//! program is an echo client that repeatedly fills the counters of all its eventfds, and makes them
-//! blocking, so that any write to them blocks.
+//! program is an echo client that runs under `tidelane run`. The program repeatedly fills the
+//! counters of all its eventfds, and makes the eventfds blocking, so that any write to an eventfd
+//! blocks.
 
 use std::{
     fs, io, thread,
@@ -27,8 +28,8 @@ pub struct Options {
 /// Time for which the connections run before the program fills the counters.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Runs the client, and fills the counters until the time is over. Aborts the process half a second
-/// later if the client has not ended.
+/// Runs the client, and repeatedly fills the counters until the time is over or an error occurs. If
+/// the client has not ended half a second later, aborts the process.
 pub fn run(options: &Options) -> io::Result<()> {
     let seconds = options.load.warmup + options.load.seconds;
     let deadline = Instant::now() + Duration::from_secs_f64(seconds);

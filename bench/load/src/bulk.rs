@@ -26,7 +26,8 @@ const BACKLOG: i32 = 4096;
 const LISTENER: u64 = u64::MAX;
 /// Time within which all flows must reach the sink.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
-/// Longest time in `epoll_wait` before the program checks whether it has to end.
+/// Longest time in `epoll_wait` before the program checks whether the time is over or a signal has
+/// arrived.
 const TICK: Duration = Duration::from_millis(20);
 
 /// Options of `bulk-sink`.
@@ -44,14 +45,14 @@ pub struct SinkOptions {
     /// Seconds between the arrival of the last flow and the start of counting.
     #[arg(long, default_value_t = 0.5)]
     warmup: f64,
-    /// Seconds to count.
+    /// Seconds during which the bytes are counted.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Compare every byte with the source's stream, and fail if one differs.
+    /// Compare every byte with the source's stream, and fail if any byte differs.
     #[arg(long)]
     check: bool,
-    /// Also print the received bytes at intervals of this many seconds (0: never). The number of
-    /// bytes starts again from 0 when counting starts.
+    /// Also print the number of received bytes at intervals of this many seconds (0: never). The
+    /// number starts again from 0 when counting starts.
     #[arg(long, default_value_t = 0.0)]
     every: f64,
 }
@@ -75,7 +76,8 @@ struct ReceivedFlow {
     fd: Fd,
     /// Bytes received since counting started. Before that, bytes received since the accept.
     bytes: u64,
-    /// Position of the next byte to receive in the chunk that the source repeats.
+    /// Position of the next byte to receive, within the chunk that the source sends again and
+    /// again.
     at: usize,
 }
 
@@ -129,7 +131,8 @@ fn chunk() -> Vec<u8> {
     (0..CHUNK).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// Runs the sink: waits for the flows, counts their bytes, and prints one line of JSON.
+/// Runs the sink: waits for the flows, counts their bytes, and prints the result as one line of
+/// JSON.
 pub fn sink(options: &SinkOptions) -> io::Result<()> {
     let address = SocketAddr::new(options.address, options.port);
     sys::catch_end();
@@ -169,6 +172,8 @@ impl Sink {
         })
     }
 
+    /// Accepts flows and reads from them until the time `end`, until `done` returns true, or until
+    /// SIGTERM or SIGINT arrives.
     fn run_until(&mut self, end: Instant, done: impl Fn(&Self) -> bool) -> io::Result<()> {
         let mut ready = Vec::with_capacity(EVENTS_MAX);
         while Instant::now() < end && !done(self) && !sys::ending() {
@@ -196,7 +201,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Reads from a flow. Fails if the flow has ended, or if a byte differs from the source's byte.
+    /// Reads from a flow. Fails if the flow has ended. With `--check`, also fails if a byte differs
+    /// from the source's byte.
     fn read(&mut self, index: usize) -> io::Result<()> {
         let flow = &mut self.flows[index];
         for _ in 0..CALLS_PER_FLOW_MAX {

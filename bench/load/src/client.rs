@@ -2,9 +2,9 @@
 //!
 //! In a closed loop, each connection keeps a fixed number of requests in flight. The connection
 //! sends the next request when an answer is complete. In an open loop, requests are due at fixed
-//! intervals. A due request goes to the connection that has waited longest, and its latency counts
-//! from the time at which the request was due. The client then polls instead of sleeping for less
-//! than a millisecond.
+//! intervals. A due request goes to the free connection that has waited longest. The latency of the
+//! request counts from the time at which the request was due. If a connection is free and the next
+//! request is due in less than two milliseconds, the client polls instead of sleeping.
 
 use std::{
     collections::VecDeque,
@@ -31,7 +31,7 @@ const EVENTS_MAX: usize = 512;
 /// interval at which the client looks for due attempts.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 
-/// Options that all clients share.
+/// Options of the load, which all clients of this module share.
 #[derive(Args, Debug)]
 pub struct Load {
     /// Server, as ADDRESS:PORT.
@@ -40,14 +40,14 @@ pub struct Load {
     /// Number of concurrent connections.
     #[arg(long, default_value_t = 1)]
     pub connections: usize,
-    /// Seconds to count.
+    /// Seconds during which exchanges are counted.
     #[arg(long, default_value_t = 3.0)]
     pub seconds: f64,
     /// Seconds before counting starts.
     #[arg(long, default_value_t = 0.5)]
     pub warmup: f64,
-    /// Stop after this many exchanges (0: after --seconds). Fail if they take longer than --warmup
-    /// and --seconds together.
+    /// Stop after this many exchanges of a request and its answer (0: after --seconds). Fail if the
+    /// exchanges take longer than --warmup and --seconds together.
     #[arg(long, default_value_t = 0)]
     pub total: u64,
     /// Offered load in requests per second (0: a closed loop).
@@ -109,14 +109,14 @@ struct Client<'a> {
     epoll: Epoll,
     connections: Vec<ConnectionState>,
     schedule: Schedule,
-    /// In an open loop, the connections that can take a request. The first connection has waited
-    /// longest. Entries of connections that have ended are skipped.
+    /// In an open loop, the indices of the connections that can take a request. The first
+    /// connection has waited longest. Entries of connections that have ended are skipped.
     free: VecDeque<usize>,
     report: Report,
     buffer: Vec<u8>,
-    /// True after the warm-up. With --total, counting starts at once.
+    /// True after the warm-up. With --total, true from the start.
     counting: bool,
-    /// Time at which counting started, or the start of the run before that.
+    /// Time at which counting started. Before counting starts, the start of the run.
     counting_since: Instant,
     /// CPU time of the process at the start of counting.
     cpu_at_start: Duration,
@@ -154,7 +154,7 @@ struct Connection {
 
 /// The reason for the end of a connection.
 enum End {
-    /// All requests are answered.
+    /// All requests of the connection are answered.
     Done,
     /// The connection failed.
     Broken(String),
@@ -302,8 +302,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Ends a connection. Opens the next connection at once after `End::Done`, or later after a
-    /// failure.
+    /// Ends a connection. After `End::Done`, opens the next connection immediately. After a
+    /// failure, the client connects later.
     fn end(&mut self, index: usize, end: End) {
         match end {
             End::Done => {
@@ -387,8 +387,8 @@ impl Connection {
         }
     }
 
-    /// Handles the server's FIN, which is a failure unless all requests of the connection were sent
-    /// and answered.
+    /// Handles the server's FIN. The FIN is a failure if a request of the connection has not been
+    /// answered, or if the connection may still start requests.
     fn ended(&self) -> Result<(), End> {
         if self.left == 0 && self.start_times.is_empty() {
             return Err(End::Done);
@@ -396,9 +396,9 @@ impl Connection {
         Err(End::Broken("the server closed early".to_owned()))
     }
 
-    /// Passes requests to the socket until the pipeline or the socket is full, no request is due,
-    /// or the connection may start no more requests. `next` returns the time from which the latency
-    /// of the next request counts, or `None` if no request is due.
+    /// Passes requests to the socket. Stops when the pipeline or the socket is full, when no
+    /// request is due, or when the connection may start no more requests. `next` returns the time
+    /// from which the latency of the next request counts, or `None` if no request is due.
     fn send_requests(
         &mut self,
         plan: &Plan,

@@ -33,9 +33,9 @@ pub struct Options {
 
 /// Name in `/proc/self/maps` of the region, the memory that the program shares with the service.
 const REGION: &str = "/memfd:tidelane-program";
-/// Number of bytes to overwrite at the start of the region. The bytes hold the region's header and
-/// the first two ring sets. A ring set has the request and event rings between one thread of the
-/// program and one polling thread of the service.
+/// Number of bytes to overwrite at the start of the region. These bytes hold the region's header
+/// and the first two ring sets. A ring set has the request and event rings between one thread of
+/// the program and one polling thread of the service.
 const HEAD_LEN: u64 = 4096 + (2 << 20);
 /// Number of bytes to overwrite at the start of the slots, and again at the start of the send
 /// buffers. A slot is the shared record of a connection.
@@ -43,8 +43,8 @@ const AREA_LEN: u64 = 256 << 10;
 /// Time for which the connections run before the program overwrites memory.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// Runs the load, and overwrites memory until the time is over or the process fails. Aborts the
-/// process half a second later if the load has not ended.
+/// Runs the load, and overwrites memory until the time is over or an error occurs. If the load has
+/// not ended half a second later, aborts the process.
 pub fn run(options: &Options) -> io::Result<()> {
     let seconds = options.load.warmup + options.load.seconds;
     let deadline = Instant::now() + Duration::from_secs_f64(seconds);
@@ -87,8 +87,8 @@ fn corrupt_memory(seed: u64, deadline: Instant) -> io::Result<()> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut word = 0u64;
     while Instant::now() < deadline {
-        // Write only single words at first, because a single wrong value among valid values passes
-        // more of the service's checks. Overwrite whole areas later.
+        // Write only single 32-bit words at first, because a single wrong value among valid values
+        // passes more of the service's checks. Later, also overwrite whole areas now and then.
         let sweep = word > 20_000 && random.next().is_multiple_of(5000);
         if sweep {
             for area in &areas {
@@ -172,8 +172,8 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 8
     }
 
-    /// Returns a random word or, in half of the calls, 0, `u64::MAX`, a number below 64, or a power
-    /// of two.
+    /// Returns a random word in half of the calls. In the other calls, returns 0, `u64::MAX`, a
+    /// number below 64, or a power of two.
     fn value(&mut self) -> u64 {
         match self.next() % 8 {
             0 => 0,

@@ -13,7 +13,8 @@ use crate::sys::{self, Epoll, Fd, READABLE, Readiness, WRITABLE};
 
 /// Largest number of bytes per call of `recv`.
 const READ_MAX: usize = 64 * 1024;
-/// Number of bytes waiting to be sent back at which the server stops reading from the connection.
+/// Number of pending bytes of a connection (received and not yet sent back) at which the server
+/// stops reading from the connection.
 const PENDING_MAX: usize = 256 * 1024;
 /// Largest number of descriptors that one `epoll_wait` reports.
 const EVENTS_MAX: usize = 512;
@@ -34,7 +35,7 @@ pub struct Options {
     /// Length of one request in bytes. Used only with --requests.
     #[arg(long, default_value_t = 64)]
     bytes: u64,
-    /// Close each connection after this many requests (0: the client closes it).
+    /// Close each connection after this many requests (0: the client closes the connection).
     #[arg(long, default_value_t = 0)]
     requests: u64,
 }
@@ -44,7 +45,7 @@ struct Connection {
     fd: Fd,
     /// Bytes that were received and not written back yet.
     pending: VecDeque<u8>,
-    /// Bytes to receive before the server closes. `u64::MAX` if the client closes.
+    /// Number of bytes to receive before the server closes. `u64::MAX` if the client closes.
     left: u64,
     /// Events that the epoll instance reports for this connection.
     watched: u32,
@@ -133,8 +134,8 @@ impl Server {
 }
 
 impl Connection {
-    /// Handles an event: writes pending bytes, reads at most once, and writes the read bytes back.
-    /// Returns true if the connection is still in use.
+    /// Handles an event: writes pending bytes, reads at most once, and writes the received bytes
+    /// back. Returns true if the connection is still in use.
     fn serve(&mut self, event: &Readiness, buffer: &mut [u8]) -> io::Result<bool> {
         if event.writable() && !self.pending.is_empty() {
             self.flush()?;

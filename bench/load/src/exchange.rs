@@ -1,11 +1,12 @@
-//! The request that a client repeats, and the check of its answer: echoed bytes, or an HTTP GET.
+//! The request that a client repeats, and the check of the answer. The request asks for an echo of
+//! its bytes, or is an HTTP GET.
 
 use std::net::SocketAddr;
 
 /// Largest number of bytes that the client accepts before the HTTP response head is complete.
 const HEAD_MAX: usize = 8 * 1024;
 
-/// The request of a client, and the answer that it expects.
+/// The request of a client, and the answer that the client expects.
 #[derive(Debug)]
 pub enum Exchange {
     /// Echo: the answer consists of the bytes of the request.
@@ -17,7 +18,7 @@ pub enum Exchange {
     Http {
         /// The request.
         request: Vec<u8>,
-        /// The expected body, if bodies are compared.
+        /// The expected body. `None` if bodies are not compared.
         body: Option<Vec<u8>>,
     },
 }
@@ -25,21 +26,21 @@ pub enum Exchange {
 /// The received part of an answer.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Received bytes of the answer (echo) or of the body (HTTP).
+    /// Number of received bytes of the answer (echo) or of the body (HTTP).
     seen: usize,
     /// The received part of the HTTP head. Empty after the head is complete.
     head: Vec<u8>,
-    /// Length of the HTTP body in bytes. `None` until the head is complete.
+    /// Length of the HTTP body in bytes. `None` until the head is complete, and for an echo.
     length: Option<usize>,
 }
 
 /// The result of [`Exchange::feed`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fed {
-    /// All bytes belong to this answer, and the answer is not complete.
+    /// All passed bytes belong to the answer, and the answer is not complete.
     More,
-    /// The answer is complete. The number counts the bytes that belong to the answer. Further bytes
-    /// belong to the next answer.
+    /// The answer is complete. The number counts the passed bytes that belong to the answer.
+    /// Further passed bytes belong to the next answer.
     Complete(usize),
     /// The answer is wrong. The text is the reason.
     Wrong(&'static str),
@@ -102,9 +103,9 @@ impl Exchange {
     }
 }
 
-/// Handles received bytes of an echo answer or an HTTP body, and adds their number to `seen`. The
-/// answer or body has `length` bytes, and the first `seen` bytes were received before. `expected`
-/// is `None` if the bytes are not compared.
+/// Handles received bytes of an echo answer or an HTTP body, which has `length` bytes. The first
+/// `seen` bytes were received before. Adds to `seen` the number of the bytes that belong to the
+/// answer or body. `expected` is `None` if the bytes are not compared.
 fn take_body(seen: &mut usize, length: usize, expected: Option<&[u8]>, bytes: &[u8]) -> Fed {
     let used = bytes.len().min(length - *seen);
     if expected.is_some_and(|expected| expected[*seen..*seen + used] != bytes[..used]) {

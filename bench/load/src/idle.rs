@@ -1,10 +1,11 @@
 //! Measures the memory of many idle connections, and the time of one request on each in turn.
 //!
-//! The client opens the connections, sends one request on each, then sends several rounds of
-//! requests on all connections in turn, and closes the connections. It reads the memory of the
-//! watched processes and of the kernel four times: before the start, after the opening, after the
-//! first requests, and after the closing. All but the first reading follow an idle time. Child
-//! processes hold the connections, because a process has a limited number of descriptors.
+//! The client opens the connections, and sends one request on each connection. The client then
+//! sends several rounds of requests on all connections in turn, and closes the connections. The
+//! client reads the memory of the watched processes and of the kernel four times: before the start,
+//! after the opening, after the first requests, and after the closing. An idle time precedes each
+//! reading except the first. Child processes hold the connections, because a process has a limited
+//! number of descriptors.
 
 use std::{
     fs,
@@ -21,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::sys::{self, Epoll, Fd, READABLE, WRITABLE};
 
-/// Largest number of connections in the handshake at one time, so that no listener overflows.
+/// Largest number of connections in the handshake at one time, so that no accept queue overflows.
 const OPENING_MAX: usize = 64;
 /// Largest number of connections of one child process. A process has a limited number of
 /// descriptors.
@@ -39,7 +40,7 @@ struct Watched {
     pid: u32,
 }
 
-/// Parses a value of `--watch`, `NAME:PID`.
+/// Parses a value of the option `--watch`, which has the form `NAME:PID`.
 fn watched(text: &str) -> Result<Watched, String> {
     let (name, pid) = text.split_once(':').ok_or("not NAME:PID")?;
     let pid = pid.parse().map_err(|_| "not NAME:PID")?;
@@ -59,7 +60,7 @@ pub struct Options {
     /// Number of connections.
     #[arg(long)]
     connections: usize,
-    /// Number of requests on each connection after the idle time.
+    /// Number of rounds after the first requests. A round has one request on each connection.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
     /// Largest number of requests in flight at one time, each on a connection of its own.
@@ -114,9 +115,9 @@ pub fn run(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs as the child process that holds the connections from number `first` on. Each line on
-/// standard input starts a round of requests, whose end the child reports by a line on standard
-/// output.
+/// Runs as the child process that holds the connections from number `first` on. The child writes a
+/// line to standard output when its connections are open. Each line on standard input then starts a
+/// round of requests, and the child writes a line when the round has ended.
 fn run_child(options: &Options, first: usize) -> io::Result<()> {
     sys::die_with_parent()?;
     let count = CONNECTIONS_PER_PROCESS_MAX.min(options.connections - first);
@@ -235,8 +236,8 @@ impl IdleConnections {
         Ok(Self { connections, epoll })
     }
 
-    /// Sends one request on each connection in turn, with at most `at_once` in flight. Returns the
-    /// duration of the round divided by the number of connections, in microseconds.
+    /// Sends one request on each connection in turn, with at most `at_once` requests in flight.
+    /// Returns the duration of the round divided by the number of connections, in microseconds.
     fn round(&mut self, at_once: usize) -> io::Result<f64> {
         let start = Instant::now();
         let (mut sent, mut received) = (0, 0);
@@ -263,7 +264,7 @@ impl IdleConnections {
     }
 }
 
-/// Returns the memory of each process, and the kernel's slab and shared memory, in KiB.
+/// Returns the memory of each process, and the slab and shared memory of the whole machine, in KiB.
 fn memory(processes: &[Watched]) -> io::Result<Value> {
     let mut all = serde_json::Map::new();
     for Watched { name, pid } in processes {

@@ -1,9 +1,10 @@
 //! A key-value client with memcached's text protocol, in a closed loop or at a fixed rate.
 //!
 //! The client stores all objects before the load starts. Each connection has at most one request in
-//! flight. Every answer is compared with the expected answer, and any failure ends the client. In
-//! an open loop, latency counts from the time at which the request was due, and the client polls
-//! instead of sleeping for less than a millisecond.
+//! flight. Every answer is compared with the expected answer, and any failure ends the client. At a
+//! fixed rate (an open loop), latency counts from the time at which the request was due. If a
+//! connection is free and the next request is due in less than two milliseconds, the client polls
+//! instead of sleeping.
 
 use std::{
     collections::VecDeque,
@@ -29,8 +30,8 @@ mod items;
 const EVENTS_MAX: usize = 512;
 /// Largest number of bytes per call of `recv`.
 const READ_MAX: usize = 64 * 1024;
-/// Time limit for a connection to open, and for an object to be stored. Also the longest time for
-/// which requests may be in flight without an answer on any connection.
+/// Time limit for a connection to open, and for an object to be stored. Also the longest time
+/// without an answer while requests are in flight.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Options of `kv-client`.
@@ -42,7 +43,7 @@ pub struct Options {
     /// Number of concurrent connections.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: u32,
-    /// Seconds to count.
+    /// Seconds during which requests are counted.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
     /// Seconds before counting starts.
@@ -58,7 +59,7 @@ pub struct Options {
     #[arg(long, default_value_t = 1024,
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     bytes: u32,
-    /// Percentage of requests that store a value. The others read one.
+    /// Percentage of requests that store a value. The other requests read a value.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u8).range(0..=100))]
     set_percent: u8,
     /// Count this many requests, without a warm-up (0: count for --seconds).
@@ -99,7 +100,8 @@ struct Connection {
 /// A request in flight.
 struct Pending {
     operation: Operation,
-    /// Time from which the latency counts: in an open loop, the time at which the request was due.
+    /// Time from which the latency counts: in an open loop, the time at which the request was due;
+    /// in a closed loop, the time at which the request was started.
     start: Instant,
     /// Number of bytes of the request that the socket has accepted.
     sent: usize,
@@ -108,8 +110,8 @@ struct Pending {
 }
 
 impl Pending {
-    /// Handles received bytes. Returns true if the answer is complete. Fails if the bytes are not
-    /// those of the expected answer.
+    /// Handles received bytes. Returns true if the answer is complete. Fails if the bytes differ
+    /// from the expected `answer`.
     fn feed(&mut self, bytes: &[u8], answer: &[u8]) -> io::Result<bool> {
         if !answer[self.received..].starts_with(bytes) {
             let what = format!("{:?}: another answer than expected", self.operation);
@@ -277,7 +279,7 @@ impl<'a> Client<'a> {
         let mut report = Report::default();
         report.connections = self.connections.len() as u64;
         let mut cpu_at_start = None;
-        // The last time at which an answer arrived or no request was in flight.
+        // The most recent time at which an answer arrived, or at which no request was in flight.
         let mut progress = start;
         loop {
             let now = Instant::now();
@@ -317,8 +319,8 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Returns the line to print. `overdue` is the number of requests of an open loop that were due and
-/// not started at the end. Fails if no request was answered.
+/// Returns the line of JSON to print. `overdue` is the number of requests of an open loop that were
+/// due at the end but not started. Fails if no request was answered.
 fn result(
     options: &Options,
     report: &Report,

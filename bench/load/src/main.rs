@@ -66,7 +66,8 @@ enum Tool {
     BlockDoorbells(block_doorbells::Options),
     /// Sends ICMP echo requests.
     Ping(ping::Options),
-    /// Keeps cores awake in the idle scheduling class, to measure the kernel without idle exits
+    /// Keeps cores awake by threads of the idle scheduling class, to measure the kernel without
+    /// wake-ups from the idle state
     Spin(spin::Options),
 }
 
@@ -94,8 +95,8 @@ struct ShortClient {
     /// Requests per connection.
     #[arg(long, default_value_t = 1)]
     requests: u64,
-    /// The end that closes first. If the server closes first, start it with the same --requests and
-    /// --bytes
+    /// The end that closes first. If the server closes first, start the server with the same
+    /// --requests and --bytes
     #[arg(long, value_enum, default_value = "client")]
     closer: Closer,
 }
@@ -111,7 +112,7 @@ struct HttpClient {
     /// One request per connection, with `Connection: close`.
     #[arg(long)]
     close: bool,
-    /// A file with the expected body. Every response is compared with it.
+    /// A file with the expected body. The body of every response is compared with this file.
     #[arg(long)]
     body: Option<PathBuf>,
 }

@@ -1,8 +1,8 @@
 //! Measures the packet rate of the mux, like Figure 4 of the paper "MultiStack" (CCR 2014).
 //!
 //! The mux (`service/mux`) shares one NIC between programs that have a network stack of their own.
-//! Each program has a mux port: a pair of packet rings in shared memory. A mux port claims the TCP
-//! ports whose segments the mux delivers to its program.
+//! Each program has a mux port: a pair of packet rings in shared memory. A mux port claims TCP
+//! ports: the mux then delivers the segments for these TCP ports to the program of the mux port.
 //!
 //! A *mux thread* forwards packets between the packet rings of many mux ports and a NIC, and checks
 //! each packet that a mux port sends. A *program thread* fills and drains the rings of mux ports.
@@ -39,7 +39,7 @@ mod memory_nic;
 use frames::Frames;
 use memory_nic::MemoryNic;
 
-/// TCP port that the first mux port claims. Further ports claim the following numbers.
+/// TCP port that the first mux port claims. Each further mux port claims the next TCP port.
 const FIRST_PORT: u16 = 2000;
 /// Largest number of packets that a program receives in one turn, and that a program sends in one
 /// turn.
@@ -79,13 +79,14 @@ pub struct Options {
     /// Length of each packet ring in bytes.
     #[arg(long, default_value_t = 64 * 1024)]
     ring_len: u32,
-    /// Seconds to count packets.
+    /// Seconds during which packets are counted.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// CPUs of the mux threads, one for each.
+    /// CPUs of the mux threads. Each CPU has one mux thread.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     mux_cpus: Vec<usize>,
-    /// CPU of the program thread. Without it, each mux thread also does the programs' work.
+    /// CPU of the program thread. Without this option, each mux thread also does the work of its
+    /// programs.
     #[arg(long)]
     program_cpu: Option<usize>,
     /// Use an AF_XDP socket on this interface instead of memory.
@@ -180,7 +181,7 @@ pub fn run(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the rate at which one thread copies uncached memory, in bytes per second.
+/// Returns the rate in bytes per second at which one thread copies memory that is not in a cache.
 fn copy_rate() -> f64 {
     let from = vec![1_u8; COPY_LEN];
     let mut to = vec![0_u8; COPY_LEN];
@@ -214,12 +215,14 @@ fn open_ports(
     Ok((ports, programs))
 }
 
-/// The programs that one thread runs: those of one mux thread or, with `--program-cpu`, of all mux
-/// threads. Each program receives all packets of its mux port, and sends the same frame again and
-/// again.
+/// The programs that one thread runs. A mux thread runs the programs of its own mux ports. With
+/// `--program-cpu`, the program thread runs the programs of all mux threads. Each program receives
+/// all packets of its mux port. For each direction but `Receive`, each program also sends the same
+/// frame again and again.
 struct Programs {
+    /// The programs' ends of the packet rings, each with the burst of its received packets.
     ends: Vec<(ProgramEnd, ProgramBurst)>,
-    /// The frame that each mux port sends. `None` if the programs only receive.
+    /// For each mux port, the frame that its program sends. `None` if the programs only receive.
     frames: Option<Frames>,
 }
 
@@ -290,7 +293,8 @@ impl Nic {
     }
 }
 
-/// Attaches the demux to the interface, and claims the TCP ports of all mux ports.
+/// Attaches the demux to the interface. The demux then redirects segments for the TCP ports of all
+/// mux ports to the socket of `port`.
 fn attach(options: &Options, port: &XdpPort) -> Result<Demux, tidelane_steering::SteeringError> {
     let mut demux = Demux::load_and_attach(port.ifindex(), 1, Buffers::One)?;
     demux.register_xsk(0, port.fd())?;
@@ -343,7 +347,7 @@ struct MuxThread {
     ports: Ports<ServiceEnd>,
     nic: Nic,
     programs: Programs,
-    /// Direction of the packets if the thread runs without a mux (`--bare`).
+    /// Direction of the packets if the thread runs without a mux (`--bare`). `None` with a mux.
     without_mux: Option<Direction>,
     frames: Frames,
 }

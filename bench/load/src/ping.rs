@@ -87,8 +87,9 @@ fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Waits for the answer to the request `(id, seq)`. Returns true if the answer arrives within
-/// [`TIMEOUT`]. Other ICMP packets are ignored.
+/// Waits for the answer to the request `(id, seq)`, and ignores other ICMP packets. Returns false
+/// if no answer arrives within [`TIMEOUT`]. If other packets arrive, the wait can take up to twice
+/// this time.
 fn wait_for(fd: &Fd, id: u16, seq: u16) -> io::Result<bool> {
     let start = Instant::now();
     let mut buffer = [0; 1500];

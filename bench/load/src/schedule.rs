@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 /// Longest sleep before the client reads the clock again.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
-/// Granularity of the time-out of `epoll_wait`. A client that waits for the next request wakes this
-/// much earlier, and then polls.
+/// Granularity of the time-out of `epoll_wait`. A client that waits for the next request wakes at
+/// least this much before the request is due, and then polls.
 const EARLY: Duration = Duration::from_millis(1);
 
 /// Decides when a client starts its requests, in a closed or an open loop.
@@ -25,8 +25,8 @@ pub enum Schedule {
 }
 
 impl Schedule {
-    /// Returns a closed loop if `rate` is 0, and else an open loop of `rate` requests per second
-    /// from `start` on.
+    /// If `rate` is above 0, returns an open loop of `rate` requests per second from `start` on.
+    /// Otherwise returns a closed loop.
     pub fn new(rate: f64, start: Instant) -> Self {
         if rate > 0.0 {
             let started = 0;
@@ -66,7 +66,7 @@ impl Schedule {
         }
     }
 
-    /// Returns the number of requests that are due at `now` and not started.
+    /// Returns the number of requests that are due at `now` but not started.
     pub fn overdue(&self, now: Instant) -> u64 {
         match self {
             Self::Closed => 0,
@@ -81,8 +81,9 @@ impl Schedule {
         }
     }
 
-    /// Returns the time that the client may sleep if no answer arrives. `free` is true if a
-    /// connection is free.
+    /// Returns the longest time that the client may sleep if no answer arrives meanwhile. `free` is
+    /// true if a connection is free. If no connection is free, the client cannot start the next
+    /// request, and the time does not depend on that request.
     pub fn sleep(&self, now: Instant, free: bool) -> Duration {
         match self {
             Self::Open {

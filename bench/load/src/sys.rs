@@ -31,7 +31,8 @@ fn check(value: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
-/// Converts the return value of a call that returns a length.
+/// Converts the return value of a call that returns a length. A negative value becomes the error in
+/// `errno`.
 fn check_len(value: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(value).map_err(|_| io::Error::last_os_error())
 }
@@ -74,7 +75,7 @@ pub fn tcp_socket(address: SocketAddr) -> io::Result<Fd> {
 pub fn set_option(fd: &Fd, level: i32, name: i32, value: i32) -> io::Result<()> {
     let len = size_of::<i32>() as libc::socklen_t;
     let pointer = (&raw const value).cast();
-    // SAFETY: the pointer is to `value`, of length `len`, alive during the call.
+    // SAFETY: the pointer is to `value`, which has `len` bytes and lives during the call.
     check(unsafe { libc::setsockopt(fd.0, level, name, pointer, len) }).map(drop)
 }
 
@@ -83,7 +84,7 @@ pub fn listen(address: SocketAddr, backlog: i32) -> io::Result<Fd> {
     let fd = tcp_socket(address)?;
     set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
     let (name, len) = sockaddr(address);
-    // SAFETY: the pointer is to `name`, which has that length, alive during the call.
+    // SAFETY: the pointer is to `name`, which has at least `len` bytes and lives during the call.
     check(unsafe { libc::bind(fd.0, (&raw const name).cast(), len) })?;
     // SAFETY: no pointers.
     check(unsafe { libc::listen(fd.0, backlog) })?;
@@ -112,14 +113,14 @@ pub fn bind_address(fd: &Fd, address: IpAddr) -> io::Result<()> {
     const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
     set_option(fd, libc::IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)?;
     let (name, len) = sockaddr(SocketAddr::new(address, 0));
-    // SAFETY: the pointer is to `name`, which has that length, alive during the call.
+    // SAFETY: the pointer is to `name`, which has at least `len` bytes and lives during the call.
     check(unsafe { libc::bind(fd.0, (&raw const name).cast(), len) }).map(drop)
 }
 
 /// Starts a connection. Returns true if the connection is already established.
 pub fn connect(fd: &Fd, address: SocketAddr) -> io::Result<bool> {
     let (name, len) = sockaddr(address);
-    // SAFETY: the pointer is to `name`, which has that length, alive during the call.
+    // SAFETY: the pointer is to `name`, which has at least `len` bytes and lives during the call.
     match check(unsafe { libc::connect(fd.0, (&raw const name).cast(), len) }) {
         Ok(_) => Ok(true),
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(false),
@@ -127,7 +128,8 @@ pub fn connect(fd: &Fd, address: SocketAddr) -> io::Result<bool> {
     }
 }
 
-/// Takes the pending error of a socket (SO_ERROR). After a connect, this is the connect's result.
+/// Takes the pending error of a socket (SO_ERROR), and returns this error. After a connect has
+/// finished, the result is the result of the connect.
 pub fn take_error(fd: &Fd) -> io::Result<()> {
     let mut value: i32 = 0;
     let mut len = size_of::<i32>() as libc::socklen_t;
@@ -249,7 +251,7 @@ impl Epoll {
     }
 }
 
-/// Returns the user and system CPU time of this process.
+/// Returns the sum of the user and the system CPU time of this process.
 pub fn cpu_time() -> Duration {
     // SAFETY: an all-zero rusage is a valid value of that plain structure.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

@@ -1,10 +1,13 @@
-//! A stateless TCP echo directly on AF_XDP, whose rate is an upper limit for every stack on the
-//! same link.
+//! The tool `xsk-echo`: a stateless TCP echo server directly on AF_XDP. Its rate is a reference for
+//! the rates of TCP stacks on the same link.
 //!
-//! The tool derives each answer from the arriving segment alone. It answers a SYN with SYN,ACK,
-//! data with the same data and an ACK, and a FIN with a FIN. The tool does less work per segment
-//! than any TCP: it has no retransmission, no windows and no reordering. The tool serves one queue.
-//! When no frame has arrived, the tool sleeps in `poll`, or spins with `--spin`.
+//! The tool derives each answer from the arriving segment alone. The tool answers a SYN with
+//! SYN,ACK, data with the same data and an ACK, and a FIN with a FIN. The tool does less work per
+//! segment than any TCP: it has no retransmission, no flow control and no reordering. A TCP stack
+//! that waits for frames in the same way can therefore hardly be faster.
+//!
+//! The tool serves queue 0 of the interface. When no frame has arrived, the tool sleeps in `poll`.
+//! With the option `--spin`, the tool checks the queue again immediately instead.
 
 use std::{
     io,
@@ -25,13 +28,13 @@ pub struct Options {
     /// Interface to serve.
     #[arg(long)]
     interface: String,
-    /// Address of the interface.
+    /// IPv4 address of the interface.
     #[arg(long)]
     address: Ipv4Addr,
     /// TCP port to serve.
     #[arg(long)]
     port: u16,
-    /// Spin instead of sleeping when no frame has arrived.
+    /// Check the queue continuously (spin) instead of sleeping when no frame has arrived.
     #[arg(long)]
     spin: bool,
 }
@@ -79,8 +82,8 @@ pub fn run(options: &Options) -> io::Result<()> {
     }
 }
 
-/// Attaches the demux, the XDP program that redirects frames to the AF_XDP socket, to the
-/// interface. Claims the address and port, so that the demux redirects their frames.
+/// Attaches the demux to the interface. The demux is the XDP program that redirects frames to the
+/// AF_XDP socket. Claims the TCP port at the address: the demux then redirects its frames.
 fn attach(options: &Options, port: &XdpPort) -> Result<Demux, tidelane_steering::SteeringError> {
     let mut demux = Demux::load_and_attach(port.ifindex(), 1, Buffers::One)?;
     demux.register_xsk(0, port.fd())?;
@@ -117,10 +120,11 @@ const ACK: u8 = 16;
 const ISN: u32 = 0x7154_0000;
 
 /// Writes the answer to `frame` into `reply`. Returns the length of the answer. Returns `None` if
-/// the frame needs no answer, is malformed, has IPv4 options, or is longer than [`REPLY_MAX`].
+/// the frame is malformed, has IPv4 options, or needs no answer (a RST, or a segment without SYN,
+/// FIN and data). Also returns `None` if the frame or the answer is longer than [`REPLY_MAX`].
 ///
-/// `clock` is the TSval of the answer. `partial` is true if the NIC completes the TCP checksum
-/// (partial checksum).
+/// `clock` is the TSval of the answer in milliseconds. If `partial` is true, the answer has a
+/// partial TCP checksum, which the NIC or the other end of a veth pair completes.
 fn answer(frame: &[u8], reply: &mut [u8; REPLY_MAX], clock: u32, partial: bool) -> Option<usize> {
     if frame.len() < TCP + 20 || frame.len() > REPLY_MAX || frame[IP] != 0x45 {
         return None;
@@ -171,7 +175,8 @@ fn answer(frame: &[u8], reply: &mut [u8; REPLY_MAX], clock: u32, partial: bool) 
     Some(TCP + len)
 }
 
-/// Returns the TSval in the options, which the answer echoes as TSecr.
+/// Returns the TSval of the segment's timestamps option. The answer echoes this value as TSecr.
+/// Returns `None` if `options` has no timestamps option.
 fn timestamp(mut options: &[u8]) -> Option<[u8; 4]> {
     loop {
         match options {
@@ -185,8 +190,9 @@ fn timestamp(mut options: &[u8]) -> Option<[u8; 4]> {
     }
 }
 
-/// Writes the Ethernet and IPv4 headers of the answer, and the checksums. `len` is the length of
-/// the answer's TCP segment. If `partial` is true, the TCP checksum covers only the pseudo-header.
+/// Completes `reply`, the answer to `frame`: writes the Ethernet and IPv4 headers and the checksums
+/// into `reply`. At the call, `reply` has the answer's TCP segment of `len` bytes. If `partial` is
+/// true, the field of the TCP checksum gets only the sum of the pseudo-header.
 fn write_link_and_ip(frame: &[u8], reply: &mut [u8; REPLY_MAX], len: u16, partial: bool) {
     reply[0..6].copy_from_slice(&frame[6..12]);
     reply[6..12].copy_from_slice(&frame[0..6]);
@@ -298,7 +304,8 @@ mod tests {
         for len in 0..whole.len() {
             assert!(answer_to(&whole[..len]).is_none(), "cut to {len}");
         }
-        // No value of a byte in the rest of the TCP header may cause a panic.
+        // From offset 12 to the end of the TCP header, no value of any single byte may cause a
+        // panic.
         for at in TCP + 12..TCP + 32 {
             for value in 0..=255 {
                 let mut bad = whole.clone();

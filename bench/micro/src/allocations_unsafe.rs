@@ -1,11 +1,12 @@
-//! A global allocator that counts allocations, because the packet path must not allocate.
+//! A global allocator that counts allocations, because the packet path (the code that runs for each
+//! packet) must not allocate.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Number of allocations since the process started.
+/// Number of allocations and reallocations since the process started.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// The system's allocator with a counter of `alloc` and `realloc` calls.
@@ -31,7 +32,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Returns the number of allocations since the process started.
+/// Returns the number of allocations and reallocations since the process started.
 pub fn count() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }

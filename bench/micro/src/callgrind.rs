@@ -1,4 +1,5 @@
-//! Runs a load of this binary under callgrind, and reads the instruction count.
+//! Runs a load of this binary under callgrind, and reads the instruction count. A load is a
+//! sequence of equal turns, such as one request on each connection.
 
 use std::{fs, path::PathBuf, process::Command};
 
@@ -11,9 +12,10 @@ use crate::Tally;
 pub struct Measurement {
     /// Name of the load.
     pub load: &'static str,
-    /// Number of connections.
+    /// Number of connections. For the mux loads, the number of mux ports.
     pub connections: u32,
-    /// Symbols of the counted functions, each with its callees (`--toggle-collect`).
+    /// Symbols of the counted functions (`--toggle-collect`). Callgrind also counts the functions
+    /// that they call.
     pub counted_functions: &'static [&'static str],
 }
 
@@ -23,7 +25,7 @@ pub struct Counted {
     /// Instructions per segment, request or packet (see `Tally::count`), rounded to the nearest
     /// integer.
     pub instructions: u64,
-    /// The numbers of segments, requests or packets, and of allocations, that the load printed.
+    /// The counters that the load printed: segments, requests or packets, and allocations.
     pub tally: Tally,
 }
 
@@ -40,12 +42,13 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A folder left in the temporary directory does no harm.
+        // If the removal fails, the folder stays in the temporary directory, and does no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Runs the load and divides the counted instructions by the load's segments, requests or packets.
+/// Runs the load, and divides the number of counted instructions by the number of the load's
+/// segments, requests or packets.
 pub fn run(measurement: &Measurement) -> Result<Counted, String> {
     let valgrind = find_tool("valgrind")
         .ok_or("no valgrind here; apt-get install valgrind (make bench does it)")?;
@@ -86,7 +89,7 @@ pub fn run(measurement: &Measurement) -> Result<Counted, String> {
     })
 }
 
-/// Parses the line `count N allocations N` that a load prints.
+/// Parses the line that a load prints: `count COUNT allocations ALLOCATIONS`.
 fn parse_tally(text: &str) -> Option<Tally> {
     let mut words = text.split_whitespace();
     let mut number = |name: &str| {
@@ -100,8 +103,8 @@ fn parse_tally(text: &str) -> Option<Tally> {
     })
 }
 
-/// Returns the number of instructions in callgrind's output file. The number is in the `summary:`
-/// line, or in the `totals:` line if there is no summary.
+/// Parses callgrind's output file, and returns the number of counted instructions. The number is in
+/// the line `summary:`. If there is no such line, the number is in the line `totals:`.
 fn parse_total(counts: &str) -> Option<u64> {
     let value_of = |name: &str| {
         let line = counts.lines().find_map(|line| line.strip_prefix(name))?;

@@ -1,6 +1,11 @@
-//! The loads `port` and `local`: two programs with the client library exchange 64-byte requests and
-//! replies, on one host or on two hosts. A host is the TCP/IP stack of one polling thread of the
-//! Tidelane service.
+//! The loads `port` and `local`: an echo server and its client exchange 64-byte requests and
+//! replies. In the load `port`, the two programs are on two hosts. In the load `local`, the two
+//! programs are on one host. A host is the TCP/IP stack of one polling thread of the Tidelane
+//! service. The programs use the host through the client library.
+//!
+//! A turn of a load is one request on each connection. After the warm-up turns, the measured work
+//! runs in the functions `tidelane_micro_*`, because callgrind counts the instructions only within
+//! these functions.
 
 use tidelane_abi::program_flags;
 use tidelane_client::{ClientEvent, Connect, Context, Program, Stream};
@@ -17,16 +22,17 @@ use crate::{
 const LEN: usize = 64;
 /// TCP port of the echo server.
 const PORT: u16 = 7;
-/// Virtual time by which the clock advances at once.
+/// Virtual time of each advance of the clock.
 const STEP: Duration = Duration::from_micros(5);
-/// Number of steps of each host before the first turn. All connections must then be established.
+/// Number of steps of each host before the first turn. All connections must be established after
+/// these steps.
 const SETUP_STEPS_MAX: u32 = 2_000;
 
 /// A program that uses the client library: the echo server or its client.
 pub struct EchoProgram {
     program: Program,
     context: Context,
-    /// Connections by slot, the number of the connection's record in shared memory.
+    /// Connections, indexed by the number of the connection's slot (its record in shared memory).
     streams: Vec<Option<Stream>>,
     /// Events of the current wake-up, kept here so that their memory is reused.
     events: Vec<ClientEvent>,
@@ -150,17 +156,17 @@ fn tidelane_micro_write_requests(program: &mut EchoProgram) {
     program.write_requests();
 }
 
-/// The virtual clock of a load, and its counters.
+/// The virtual clock and the counters of a load.
 struct Meter {
     now: Instant,
-    /// True after the warm-up turns.
+    /// True in the turns after the warm-up turns.
     counting: bool,
     tally: Tally,
 }
 
 impl Meter {
     /// Runs one step of a host. After the warm-up, counts the instructions and allocations of the
-    /// step, and leaves the host's requests to the control plane unanswered.
+    /// step, and does not answer the requests that the host sends to the control plane.
     fn service(&mut self, machine: &mut Machine) {
         self.now += STEP;
         if self.counting {
@@ -186,7 +192,7 @@ impl Meter {
 }
 
 /// Runs the load `port`: the two programs are on two hosts, whose NICs are the two ends of a link
-/// in memory. Counts the instructions of the server program and its host.
+/// in memory. Counts the instructions of the server program and of the server's host.
 pub fn two_hosts(load: Load) -> Tally {
     let (near, far) = MemPort::pair(MemConfig::default());
     let mut here = Machine::new(1, near);
@@ -224,9 +230,9 @@ pub fn two_hosts(load: Load) -> Tally {
     meter.finish(load)
 }
 
-/// Runs the load `local`: the two programs are on one host, whose local path passes the bytes of a
-/// connection within the host without packets. Counts the instructions of the host and of the two
-/// programs.
+/// Runs the load `local`: the two programs are on one host. The host's local path carries the
+/// segments between the two programs in memory, without frames. Counts the instructions of the host
+/// and of the two programs.
 pub fn one_host(load: Load) -> Tally {
     let mut here = Machine::new(1, MemPort::loopback(MemConfig::default()));
     let at = Endpoint::new(address(1), PORT);
@@ -249,8 +255,8 @@ pub fn one_host(load: Load) -> Tally {
         meter.counting = turn >= load.warmup;
         let expected = client.read + (LEN * connections) as u64;
         meter.write_requests(&mut client);
-        // Each direction takes two steps of the host. The first sends the bytes, and the second
-        // delivers them.
+        // Each direction takes two steps of the host. The first step sends the bytes, and the
+        // second step delivers the bytes.
         meter.service(&mut here);
         meter.service(&mut here);
         meter.library(&mut server);
@@ -271,7 +277,8 @@ fn new_meter() -> Meter {
 }
 
 impl Meter {
-    /// Writes the requests. After the warm-up, counts the instructions and allocations.
+    /// Writes the requests of a turn. After the warm-up, counts the instructions and allocations of
+    /// the writes.
     fn write_requests(&mut self, client: &mut EchoProgram) {
         if self.counting {
             let before = allocations_unsafe::count();
@@ -282,7 +289,7 @@ impl Meter {
         }
     }
 
-    /// Returns the counters, with the number of requests of the counted turns.
+    /// Sets `tally.count` to the number of requests of the counted turns, and returns the tally.
     fn finish(mut self, load: Load) -> Tally {
         self.tally.count = u64::from(load.count) * u64::from(load.connections);
         self.tally

@@ -1,6 +1,10 @@
-//! The load `embedded`: connections with one request and one response, as in Figure 6 of the paper
-//! "MultiStack" (CCR 2014). Client and server are programs with the embedded stack (`app/embedded`)
-//! on two mux ports. The load copies the frames between them in place of the mux.
+//! The load `embedded`: each connection carries one request and one response, as in Figure 6 of the
+//! paper "MultiStack" (CCR 2014). Client and server use the embedded stack (`app/embedded`), a
+//! TCP/IP stack that a program links.
+//!
+//! Each stack has a mux port: a pair of packet rings. In the service, the mux copies frames between
+//! the NIC and the mux ports. In this load, the function `forward` copies the frames between the
+//! two mux ports in place of the mux.
 
 use std::collections::VecDeque;
 
@@ -21,22 +25,23 @@ const RING_LEN: u32 = 1 << 20;
 const REQUEST_LEN: usize = 64;
 /// Length of a response in bytes.
 const RESPONSE_LEN: usize = 1024;
-/// Number of the client's local ports. The client uses the ports in turn. When the client uses a
-/// port again, the port's previous connection is in TIME-WAIT at the server, with older timestamps.
+/// Number of the client's local TCP ports. The client uses the ports in turn. When the client uses
+/// a port again, the server still has the port's previous connection in TIME-WAIT. The server
+/// accepts the new SYN, because the SYN has a newer timestamp than that connection (RFC 6191).
 const LOCAL_PORTS: u16 = 256;
 /// TCP port of the server.
 const PORT: u16 = 80;
 /// Link address of the mux's interface, and of the gateway.
 const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
-/// The address of both programs: they use ports of the same mux.
+/// IP address of both programs. Programs at mux ports of the same mux share its address.
 const ADDRESS: IpAddress = IpAddress::from_v4([10, 0, 0, 1]);
 /// Virtual time between two polls of a stack.
 const STEP: Duration = Duration::from_micros(200);
-/// Polls of each stack within which a turn must end.
+/// Limit of the polls of each stack in one turn. A turn that reaches the limit fails.
 const POLLS_MAX: u32 = 1000;
 
-/// Returns an embedded stack on a new mux port, and the mux's end of the port. `secret` is each
-/// byte of the stack's secret key.
+/// Returns an embedded stack on a new mux port, and the mux's end of the port. Each byte of the
+/// stack's secret key is `secret`.
 fn stack(secret: u8) -> (Stack<ProgramEnd>, ServiceEnd) {
     let (service, program) = PortRegions::heap(RING_LEN).expect("there is memory");
     let config = StackConfig {
@@ -49,7 +54,7 @@ fn stack(secret: u8) -> (Stack<ProgramEnd>, ServiceEnd) {
     (Stack::new(config, end), ServiceEnd::new(&service, None))
 }
 
-/// A server that answers the first request of each connection and closes the connection.
+/// A server that answers the first request of each connection, and then closes the connection.
 pub struct Server {
     stack: Stack<ProgramEnd>,
     listener: Listener,
@@ -86,9 +91,9 @@ impl Server {
 /// A client that opens a connection for each request.
 struct Client {
     stack: Stack<ProgramEnd>,
-    /// The local ports, the next to use first.
+    /// The local TCP ports. The next connection uses the first port.
     locals: VecDeque<u16>,
-    /// Number of responses in the present turn.
+    /// Number of complete responses in the present turn.
     done: u32,
 }
 
@@ -123,7 +128,7 @@ impl Client {
     }
 }
 
-/// Copies all frames from one port to the other, as the mux does.
+/// Copies all frames from one mux port to the other, as the mux does.
 fn forward(from: &mut ServiceEnd, to: &mut ServiceEnd) {
     let mut burst = from.new_burst();
     while from.rx_burst(&mut burst, BURST_MAX) > 0 {
@@ -142,9 +147,9 @@ fn tidelane_micro_embedded(server: &mut Server, now: Instant) {
     server.handle_wakeup(now);
 }
 
-/// Runs the load `embedded`: each turn opens `connections` connections at once, and ends when each
-/// of them has its response. `load.count` and `load.warmup` are numbers of connections, not of
-/// turns. Only the server's instructions and allocations are counted.
+/// Runs the load `embedded`. Each turn opens `load.connections` connections together, and ends when
+/// each connection has its response. `load.count` and `load.warmup` are numbers of connections, not
+/// of turns. Only the server's instructions and allocations are counted.
 pub fn connections(load: Load) -> Tally {
     let (mut stack_1, mut port_1) = stack(1);
     let listener = stack_1.listen(Endpoint::new(ADDRESS, PORT), 1024);

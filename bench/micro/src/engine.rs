@@ -1,6 +1,9 @@
-//! Loads of the TCP engine alone (`tidelane-engine`), with one flow. The engine passes its segments
-//! and events to a driver. The driver of the Tidelane service writes the segments to frames, and
-//! the driver of these loads discards them.
+//! The loads `receive` and `send`: the TCP engine (`tidelane-engine`) alone, with one flow
+//! (connection). In each turn, the engine receives one data segment, or sends one.
+//!
+//! The engine passes its segments and events to a driver. The driver of the Tidelane service writes
+//! the segments to frames, and the driver of these loads discards the segments. At the end of a
+//! batch of arrived segments and requests, the engine sends pure ACKs and data.
 
 use std::hint::black_box;
 
@@ -19,8 +22,8 @@ const LINK: LinkId = LinkId(1);
 /// Virtual time between two turns.
 const STEP: Duration = Duration::from_micros(20);
 
-/// The fields that differ between the segments of a flow. The service's driver copies the other
-/// header fields from a template, and writes only these.
+/// The fields that differ between the segments of a flow. The service's driver writes only these
+/// fields, and copies the other header fields from a template.
 #[derive(Clone, Copy)]
 struct Sent {
     seq: SeqNumber,
@@ -29,7 +32,7 @@ struct Sent {
     flags: TcpFlags,
     ecn: Ecn,
     timestamps: Option<Timestamps>,
-    /// Stream position and length of the payload.
+    /// Stream position (distance from ISS + 1) and length of the payload.
     payload: Option<(u32, u32)>,
 }
 
@@ -51,15 +54,15 @@ impl Sent {
     }
 }
 
-/// A driver that accepts every segment and keeps the fields of the last one.
+/// A driver that accepts every segment, and keeps only the fields of the most recent segment.
 #[derive(Default)]
 pub struct Sink {
     last: Option<Sent>,
-    /// Number of sent segments.
+    /// Number of segments that the engine has sent.
     sent: u64,
-    /// Number of payload bytes that the engine delivered.
+    /// Number of payload bytes that the engine has delivered.
     placed: u64,
-    /// The flow of the last event.
+    /// The flow of the most recent event.
     flow: Option<FlowId>,
 }
 
@@ -132,7 +135,8 @@ fn flow_key() -> FlowKey {
 }
 
 impl OneFlow {
-    /// Returns an engine with one flow. The peer has opened the flow to a listener with `options`.
+    /// Returns an engine with one flow. The listener has the socket options `options`, and the peer
+    /// has opened the flow to the listener.
     pub fn new(options: SocketOptions) -> Self {
         let key = flow_key();
         let mut engine = Engine::new(EngineConfig::default(), [3; 16]);
@@ -186,13 +190,13 @@ impl OneFlow {
         }
     }
 
-    /// Passes a segment of the peer to the engine, and ends the batch.
+    /// Passes the peer's segment with these fields to the engine, and ends the batch.
     fn arrive(&mut self, flags: TcpFlags, options: TcpOptions, payload: &[u8]) {
         let segment = self.segment(flags, options, payload);
         self.receive(&segment);
     }
 
-    /// Passes a segment of the peer with timestamps to the engine, and ends the batch.
+    /// Passes the peer's segment to the engine, and ends the batch. The segment has timestamps.
     fn pass(&mut self, flags: TcpFlags, payload: &[u8]) {
         let options = TcpOptions::timestamps(self.tsval(), self.tsval());
         self.arrive(flags, options, payload);
@@ -220,7 +224,7 @@ impl OneFlow {
         self.engine.batch_end(self.now, &mut self.driver);
     }
 
-    /// Passes the written bytes up to `position` to the engine, and ends the batch.
+    /// Tells the engine that the program has written bytes up to `position`, and ends the batch.
     pub fn send(&mut self) {
         let written = self.engine.tx_advance(self.flow, self.position);
         assert!(written.is_ok());
@@ -228,7 +232,8 @@ impl OneFlow {
     }
 }
 
-/// Checks the properties of all segments: an open window, timestamps, and no ECN.
+/// Checks the properties that each sent segment must have: a window above 0, timestamps, and no
+/// ECN.
 fn check(sent: &Sent) {
     assert!(sent.wnd > 0, "the window is open");
     assert!(sent.timestamps.is_some(), "timestamps are in use");
@@ -249,8 +254,8 @@ fn tidelane_micro_send(one: &mut OneFlow) {
     one.send();
 }
 
-/// Runs the load `receive`: in-order segments of 64 bytes, each acknowledged at the end of its
-/// batch.
+/// Runs the load `receive`. Each turn delivers an in-order segment with 64 bytes to the engine. The
+/// engine acknowledges the segment at the end of the batch.
 pub fn receive(load: Load) -> Tally {
     let options = SocketOptions {
         quickack: true,
@@ -284,8 +289,8 @@ pub fn receive(load: Load) -> Tally {
     tally
 }
 
-/// Runs the load `send`: writes of 64 bytes, each sent at once and acknowledged before the next
-/// write.
+/// Runs the load `send`. In each turn, the program writes 64 bytes, the engine sends the bytes
+/// immediately, and the peer acknowledges the bytes. Only the send is counted.
 pub fn send(load: Load) -> Tally {
     let options = SocketOptions {
         nodelay: true,

@@ -7,7 +7,7 @@ use tidelane_tests::tools::{source_root, target_dir};
 
 use crate::callgrind::{self, Measurement};
 
-// The functions whose instructions a case counts.
+// Lists of functions. A case counts the instructions within the functions of its list.
 const SERVICE: &[&str] = &["tidelane_micro_service"];
 const LIBRARY: &[&str] = &["tidelane_micro_library"];
 const BOTH: &[&str] = &["tidelane_micro_service", "tidelane_micro_library"];
@@ -26,8 +26,8 @@ struct Figure {
     measurement: Measurement,
     /// Target in instructions per segment, request or packet. `None` if the case has no target.
     target: Option<u64>,
-    /// Instructions per segment, request or packet above which `--check` fails: the measured count
-    /// plus a margin for differences between compilers.
+    /// Limit in instructions per segment, request or packet. `--check` fails if the count is above
+    /// the limit. The limit is an earlier count plus a margin for differences between compilers.
     limit: u64,
 }
 
@@ -148,7 +148,7 @@ const FIGURES: &[Figure] = &[
 ];
 
 /// Measures all cases, prints the table, and writes `target/bench/instructions.json`. If `check` is
-/// true, fails if a count is above its limit or a case allocates.
+/// true, returns an error if a count is above its limit or if a case allocates.
 pub fn run(check: bool) -> Result<(), String> {
     println!("instructions per segment or request, and allocations (callgrind)\n");
     let mut rows = Vec::new();

@@ -1,11 +1,12 @@
 //! `tidelane-micro`: counts the instructions of Tidelane's TCP engine, service, client library,
 //! embedded stack and mux per segment, request or packet.
 //!
-//! Instruction counts are reproducible, unlike times on a shared machine. The program runs itself
-//! under callgrind once for each case, as a *load*: a sequence of equal turns, such as one request
-//! on each connection. Callgrind counts only within the functions that the case names, from entry
-//! to return. The names of these functions start with `tidelane_micro_`. Callgrind finds the
-//! functions by their symbols, so they are neither mangled nor inlined. The results go to
+//! Instruction counts are reproducible, unlike times on a shared machine. For each case (a row of
+//! the table of results), the program runs itself once under callgrind. The run under callgrind
+//! executes a *load*: a sequence of equal turns, such as one request on each connection. Callgrind
+//! counts only within the functions that the case names, from entry to return. The names of these
+//! functions start with `tidelane_micro_`. Callgrind finds the functions by their symbols, so the
+//! symbols are not mangled, and the functions are not inlined. The results go to
 //! `target/bench/instructions.json`. Each load also counts the allocations within its
 //! `tidelane_micro_` functions, and `--check` fails if a load allocates.
 
@@ -42,7 +43,8 @@ enum Command {
     Load {
         /// Name of the load: receive, send, port, local, embedded, mux-send or mux-receive
         name: String,
-        /// Turns to count; for the load embedded, the number of connections to count
+        /// Turns to count. For the load embedded: connections to count. The mux loads run only a
+        /// hundredth of the turns
         #[arg(long, default_value_t = 1000)]
         count: u32,
         /// Warm-up turns (embedded: connections), which are not counted
@@ -55,10 +57,14 @@ enum Command {
     },
 }
 
-/// The size of a load in turns. A turn is one segment or, for the loads with programs, one request
-/// on each connection. A turn of the mux loads has many packets, so that these loads run only a
-/// hundredth of the turns. The load `embedded` counts connections instead of turns, and runs
-/// `connections` connections in each turn.
+/// The size of a load in turns.
+///
+/// * `receive` and `send`: a turn is one segment.
+/// * `port` and `local`: a turn is one request on each connection.
+/// * `embedded`: a turn is `connections` new connections. `count` and `warmup` are numbers of
+///   connections, not of turns.
+/// * `mux-send` and `mux-receive`: a turn is many packets. These loads run only a hundredth of the
+///   turns in `count` and `warmup`.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Number of counted turns.
@@ -75,7 +81,7 @@ pub struct Load {
 pub struct Tally {
     /// Number of segments, requests or (mux) packets.
     pub count: u64,
-    /// Number of allocations within the counted functions.
+    /// Number of allocations within the load's functions `tidelane_micro_*`.
     pub allocations: u64,
 }
 

@@ -1,7 +1,7 @@
 //! Loads of the mux, as in Figure 4 of the paper "MultiStack" (CCR 2014). The mux (`service/mux`)
 //! passes packets between one NIC and the mux ports of many programs. Each program has a TCP/IP
-//! stack of its own, and a mux port is the pair of packet rings through which it shares the NIC.
-//! All mux ports are busy.
+//! stack of its own. A mux port is a pair of packet rings, through which one program shares the
+//! NIC. In each turn of a load, every mux port sends or receives packets.
 
 use tidelane_mux::{Mux, PortId, Tuple, copy_to};
 use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo};
@@ -14,9 +14,10 @@ use tidelane_wire::{
 
 use crate::{Load, Tally, allocations_unsafe};
 
-/// Packets of one turn, over all mux ports. The number of mux ports must divide this number.
+/// Number of packets in one turn: the sum over all mux ports. The number of mux ports must divide
+/// this number.
 const PACKETS: u32 = 1024;
-/// Divisor of the requested numbers of turns. These loads need fewer turns than other loads,
+/// Divisor of the numbers of turns in [`Load`]. The mux loads need fewer turns than other loads,
 /// because each turn has [`PACKETS`] packets.
 const PER_TURN: u32 = 100;
 /// Length in bytes of the smallest Ethernet frame, without the frame check sequence (FCS).
@@ -29,16 +30,17 @@ const ADDRESSES: [IpAddress; 2] = [
     IpAddress::from_v4([10, 0, 0, 2]),
 ];
 
-/// Length in bytes of a packet ring that has room for all packets of a turn.
+/// Length in bytes of a packet ring with room for all packets of a turn. With several mux ports,
+/// the packet rings of each port have only a share of this length.
 const RING_LEN: u32 = 256 * 1024;
-/// Smallest length in bytes of a packet ring.
+/// Smallest length in bytes of the packet rings in these loads.
 const RING_LEN_MIN: u32 = 16 * 1024;
 
-/// The mux under test. Its mux ports have packet rings, and links in memory take the place of its
-/// NIC and of the service's own TCP/IP host.
+/// The measured mux. Its mux ports have packet rings. Links in memory take the place of its NIC and
+/// of the host (the service's own TCP/IP stack).
 pub type MemoryMux = Mux<MemPort, MemPort, ServiceEnd>;
 
-/// The mux, and the far ends of its links: the peer of the NIC, the service's host, and the
+/// The mux, and the far ends of its links and packet rings: the peer of the NIC, the host, and the
 /// programs at the mux ports.
 struct Net {
     mux: MemoryMux,
@@ -111,7 +113,7 @@ fn send(port: &mut impl PacketIo, frame: &[u8]) {
     assert!(copy_to(port, frame), "the link has a free frame");
 }
 
-/// Receives all frames. Returns their number.
+/// Receives all frames that have arrived at `port`. Returns the number of the frames.
 fn drain<P: PacketIo>(port: &mut P) -> usize {
     let (mut burst, mut count) = (port.new_burst(), 0);
     while port.rx_burst(&mut burst, BURST_MAX) > 0 {
@@ -148,8 +150,8 @@ pub fn receive_from_nic(load: Load) -> Tally {
         .map(|port| frame(peer, local(port)))
         .collect();
     run(load, |net, step| {
-        // Send one burst before each step. If more frames were queued, `MemPort` would move all
-        // remaining frames forward in its queue at each burst.
+        // Send only one burst before each step. If more than one burst were queued, `MemPort` would
+        // move all remaining frames forward in its queue at each received burst.
         let mut next = frames.iter().cycle();
         for _ in 0..PACKETS as usize / BURST_MAX {
             for frame in next.by_ref().take(BURST_MAX) {
@@ -171,7 +173,8 @@ fn tidelane_micro_mux(mux: &mut MemoryMux) {
     mux.step();
 }
 
-/// Runs the turns of a load. `turn` gets a function that runs one step of the mux.
+/// Runs the turns of a load. `turn` runs one turn, and gets a function that runs one step of the
+/// mux.
 fn run(load: Load, mut turn: impl FnMut(&mut Net, &mut dyn FnMut(&mut MemoryMux))) -> Tally {
     let mut net = Net::new(load.connections);
     let mut tally = Tally::default();

@@ -28,14 +28,14 @@ impl Bell for NoBell {
     }
 }
 
-/// A host, and a substitute for the parts of the service's control plane that the loads need:
-/// resolving neighbours, and assigning ports.
+/// A host, with a substitute for the service's control plane. The substitute resolves neighbours
+/// and assigns ports.
 pub struct Machine {
     /// The host that the load drives.
     pub host: Host<MemPort>,
     /// The page that the service shares with all programs.
     page: Arc<ServicePageMap>,
-    /// True after the host got its ports for active opens.
+    /// True after the host has got its TCP ports for active opens.
     ports_given: bool,
 }
 
@@ -59,7 +59,7 @@ impl Machine {
         };
         let on_link = Route {
             prefix: IpAddress::from_v4([10, 0, 0, 0]),
-            // The length counts bits of the IPv4-mapped IPv6 address.
+            // `prefix_len` counts bits of the IPv4-mapped IPv6 address.
             prefix_len: 96 + 24,
             gateway: None,
             source: address(number),
@@ -75,8 +75,8 @@ impl Machine {
         }
     }
 
-    /// Adds a program with one context. A context is a thread of the program, with its request and
-    /// event rings. If `listen_at` is given, the program listens there.
+    /// Adds a program with one context. A context has the request and event rings of one thread of
+    /// the program. If `listen_at` is given, the program listens at that address and port.
     pub fn program(&mut self, listen_at: Option<Endpoint>) -> (Program, Context) {
         let layout = Layout::new(SLOTS, AREA_LEN, AREA_LEN).expect("a possible layout");
         let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
@@ -103,8 +103,8 @@ impl Machine {
         (program, context)
     }
 
-    /// Runs one step of the host, and answers the host's requests for link addresses and ports.
-    /// Ignores the other requests to the control plane.
+    /// Runs one step of the host, and answers the host's requests for link addresses and TCP ports.
+    /// Ignores the host's other requests.
     pub fn step(&mut self, now: Instant) {
         self.host.step(now);
         while let Some(request) = self.host.take_request() {

@@ -1,16 +1,17 @@
-//! The catalogue: the folder `catalog/` with a TOML file for each program.
+//! The catalogue of the programs that `make programs` measures: the folder `catalog/` with a TOML
+//! file for each program.
 //!
 //! Commands and files may contain placeholders:
 //!
 //! | placeholder | value |
 //! |---|---|
-//! | `{home}` | folder of the server |
+//! | `{home}` | folder of the server's files |
 //! | `{www}` | folder of random files that servers serve |
 //! | `{out}` | folder for the output of clients |
-//! | `{tools}` | folder of packages of PyPI and npm |
-//! | `{server}`, `{client}` | IP addresses of the two sides |
+//! | `{tools}` | folder with the installed packages of PyPI and npm |
+//! | `{server}`, `{client}` | IP addresses of the server's and the client's side |
 //! | `{port}` | port of the server |
-//! | `{origin}` | address and port of the HTTP server behind proxies |
+//! | `{origin}` | address and port of the HTTP server behind a proxy |
 //!
 //! In the commands `version` and `build`, only `{tools}` and `{port}` are replaced.
 
@@ -20,8 +21,9 @@ use serde::Deserialize;
 use tidelane_programs::{folder, packages::tools_dir};
 use tidelane_tests::Stop;
 
-/// Shell script that repeats the command CHECK for three seconds, but at least once, and prints the
-/// duration of each repetition in microseconds.
+/// Shell script that runs a command again and again for three seconds, and prints the duration of
+/// each run in microseconds. [`Entry::load`] replaces the word CHECK by the command. The script
+/// fails if a run of the command fails.
 const CHECKS: &str = "end=$(($(date +%s%N) + 3000000000))
 while start=$(date +%s%N); [ $start -lt $end ]; do
     { CHECK
@@ -29,7 +31,7 @@ while start=$(date +%s%N); [ $start -lt $end ]; do
     echo $((($(date +%s%N) - start) / 1000))
 done";
 
-/// The entry of a program.
+/// The catalogue entry of a program.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
@@ -51,11 +53,12 @@ pub struct Entry {
     /// Packages of npm, as `NAME@VERSION`.
     #[serde(default)]
     pub npm: Vec<String>,
-    /// A shell command that builds files in `{tools}`. It is executed once per run.
+    /// A shell command that builds files in `{tools}`. The command is executed each time before the
+    /// program is measured. `None` if nothing must be built.
     pub build: Option<String>,
-    /// Reason for which `tidelane run` leaves the program to the kernel, such as "Go". The testbed
-    /// then waits only briefly for the service to learn of the server's listener. `None` if no
-    /// reason is known in advance.
+    /// Reason for which the kernel carries the program's connections even under `tidelane run`,
+    /// such as "Go". If there is a reason, the testbed waits only briefly until the service learns
+    /// of the server's listener. `None` if no reason is known in advance.
     pub kernel: Option<String>,
     /// Port of the server.
     pub port: u16,
@@ -70,7 +73,7 @@ pub struct Entry {
     pub server: Server,
     /// The client that checks the server.
     pub check: Check,
-    /// The load on the server. `None` if the load repeats the check.
+    /// The load on the server. If the field is `None`, the load repeats the check.
     #[serde(default)]
     pub load: Option<Load>,
 }
@@ -85,11 +88,12 @@ pub struct Server {
     pub command: String,
     /// User that the server runs as. `None` for root.
     pub user: Option<String>,
-    /// A shell command on the server's side that succeeds when the server is ready. After the
-    /// server listens on its port, the testbed repeats the command until it succeeds.
+    /// A shell command that succeeds if the server is ready. After the server listens on its port,
+    /// the testbed repeats the command on the server's side until the command succeeds. `None` if
+    /// the server is ready as soon as it listens.
     pub ready: Option<String>,
-    /// Time limit in seconds until the server listens, and the same limit again until `ready`
-    /// succeeds.
+    /// Time limit in seconds until the server listens on its port. `ready` must then succeed within
+    /// another period of this length.
     #[serde(default = "thirty")]
     pub seconds: u64,
 }
@@ -98,7 +102,7 @@ pub struct Server {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
-    /// A shell command on the client's side.
+    /// A shell command that is executed on the client's side.
     pub client: String,
     /// The file of `{www}` or `{home}` that the client must write to standard output.
     pub expected_file: String,
@@ -112,9 +116,9 @@ pub struct Check {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Load {
-    /// A shell command on the client's side that ends by itself.
+    /// A shell command that is executed on the client's side. The command ends by itself.
     pub client: String,
-    /// Format of the command's output, which contains the measured rate.
+    /// Format of the command's output. The module `load` parses the output.
     pub output_format: OutputFormat,
     /// Description of one request and of the connections, such as "1 KiB, 16 connections".
     pub request: String,
@@ -132,10 +136,11 @@ pub enum OutputFormat {
     Ab,
     /// `sysbench --percentile=99`.
     Sysbench,
-    /// A line of JSON with fields of `tidelane-load`: `rps`, and optionally `errors`, `requests`
-    /// and `latency_us.p99`.
+    /// A line of JSON with these fields of the output of `tidelane-load`: `rps` (requests per
+    /// second), and optionally `errors`, `requests` (their numbers) and `latency_us.p99`.
     Json,
-    /// A line for each request, with its duration in microseconds. Requests are sequential.
+    /// A line for each request, with the request's duration in microseconds. Each request starts
+    /// after the end of the previous request.
     Microseconds,
 }
 
@@ -162,8 +167,8 @@ impl Entry {
     }
 }
 
-/// Reads the entries with these names, or all entries if there are no names. Returns them in the
-/// order of kind and name.
+/// Reads the entries that `names` lists, or all entries if `names` is empty. Returns the entries in
+/// the order of their kinds, and in the order of names within a kind.
 pub fn read(folder: &Path, names: &[String]) -> Result<Vec<Entry>, Stop> {
     let named = |(name, entry)| Entry { name, ..entry };
     let mut entries: Vec<Entry> = folder::read(folder, names)?

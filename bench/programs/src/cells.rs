@@ -1,8 +1,10 @@
-//! Measures one program: the cells of its row in the table of results, and its load.
+//! Measures one program. The program's row in the table of results consists of cells and of the
+//! results of a load.
 //!
-//! Each cell is the check of one combination of the server's and the client's stack, without a
-//! disturbance, with packet loss, or with a service that is killed during the check. The load runs
-//! on the kernel and on Tidelane in turn.
+//! Each cell has the result of one check: a client runs, and its output is compared with a file.
+//! The checks differ in the server's stack (the kernel or Tidelane), in the client's stack, and in
+//! the disturbance. The disturbance is packet loss, a service that is killed during the check, or
+//! none. The load runs with the server on the kernel and with the server on Tidelane in turn.
 
 use tidelane_tests::{Service, Side, Stop};
 
@@ -17,7 +19,7 @@ use crate::{
 };
 
 /// Measures all cells and the load, and adds them to the row. A failed check becomes a failed cell.
-/// If the server does not start even on the kernel, the row has only the reason.
+/// If the server does not start even on the kernel, the row gets only the reason.
 pub fn run(entry: &Entry, rounds: usize, row: &mut Row) {
     let kernel = match Testbed::new(entry, Kind::PLAIN) {
         Ok(testbed) => testbed,
@@ -84,8 +86,9 @@ fn measure_client_on_tidelane(mut testbed: Testbed<'_>, row: &mut Row) {
     testbed.end();
 }
 
-/// Runs these checks with the server on Tidelane, and adds their cells: the undisturbed check with
-/// both ends on Tidelane, and the two checks with killed services.
+/// Runs three checks with the server on Tidelane, and adds their cells: the undisturbed check with
+/// the client on Tidelane, and the checks with killed services with the client on the kernel and on
+/// Tidelane. If the second check fails, the third check uses a new testbed.
 fn measure_server_on_tidelane(mut testbed: Testbed<'_>, row: &mut Row) {
     let entry = testbed.entry;
     let mut client = testbed.wire.service_with(Side::Client, &[]);
@@ -114,8 +117,8 @@ fn measure_server_on_tidelane(mut testbed: Testbed<'_>, row: &mut Row) {
     testbed.end();
 }
 
-/// Runs an undisturbed check, and adds its cell. `client` is the service that the client runs on,
-/// or `None` for the kernel.
+/// Runs an undisturbed check, and adds its cell. `client` is the service that the client runs on.
+/// `client` is `None` if the client is on the kernel.
 fn plain(testbed: &Testbed<'_>, client: Option<&Service>, row: &mut Row) {
     let sides = Sides::of(testbed.service.is_some(), client.is_some());
     let result = check::run(
@@ -128,7 +131,8 @@ fn plain(testbed: &Testbed<'_>, client: Option<&Service>, row: &mut Row) {
     row.add(Condition::Plain, sides, cell(testbed, result));
 }
 
-/// Adds the cells with packet loss, with the server on Tidelane if `accelerated` is true.
+/// Runs the checks with packet loss, with the client on the kernel and on Tidelane, and adds their
+/// cells. The server is on Tidelane if `accelerated` is true, and otherwise on the kernel.
 fn lossy(entry: &Entry, accelerated: bool, row: &mut Row) {
     let sides = [Sides::of(accelerated, false), Sides::of(accelerated, true)];
     let testbed = match Testbed::new(
@@ -166,11 +170,13 @@ fn lossy(entry: &Entry, accelerated: bool, row: &mut Row) {
 }
 
 /// Runs the load on the kernel and on Tidelane in each round. The order alternates, so that a drift
-/// of the machine's speed affects both stacks equally.
+/// of the machine's speed affects both stacks equally. If a run fails, returns a row that has only
+/// the reason.
 fn loads(kernel: &Testbed<'_>, ours: &Testbed<'_>, load: &Load, rounds: usize) -> LoadRow {
     let mut row = LoadRow::new(&load.request);
     let mut samples: [Vec<Sample>; 2] = [Vec::new(), Vec::new()];
     for round in 0..rounds {
+        // Index 0 stands for the kernel, index 1 for Tidelane.
         let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
         for side in order {
             let testbed = if side == 0 { kernel } else { ours };

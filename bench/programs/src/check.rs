@@ -13,9 +13,10 @@ use crate::{
 /// The client's stack and the packet loss during a check.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckSetup<'a> {
-    /// The service that the client runs on. `None` for the kernel.
+    /// The service that the client runs on. `None` if the client is on the kernel.
     pub client: Option<&'a Service>,
-    /// True if packets are lost between the two ends. The time limit is then doubled.
+    /// True if packets are lost between the two ends. Packet loss doubles the time limit of the
+    /// check.
     pub lossy: bool,
 }
 
@@ -24,8 +25,8 @@ pub struct CheckSetup<'a> {
 pub struct Checked {
     /// The stack that carried the connections.
     pub carried: CarriedBy,
-    /// The first message that `tidelane run` or the preloaded library printed in the client, if
-    /// there is one.
+    /// The first message of `tidelane run` or of the preloaded library in the client's standard
+    /// error. `None` if there is no message.
     pub message: Option<String>,
 }
 
@@ -42,8 +43,8 @@ pub fn run(testbed: &Testbed<'_>, how: CheckSetup<'_>) -> Result<Checked, Stop> 
 }
 
 /// Runs the client once, writes the client's output to the file `output`, and compares the output
-/// with the expected file. Without `how`, the client runs on the kernel, and the time limit is not
-/// doubled. Returns the value of [`Checked::message`].
+/// with the expected file. If `how` is `None`, the client runs on the kernel, and the time limit is
+/// not doubled. Returns the value of [`Checked::message`].
 pub fn transfer(
     testbed: &Testbed<'_>,
     output: &Path,
@@ -74,13 +75,13 @@ pub fn transfer(
         .map(str::to_owned))
 }
 
-/// Returns a shell command that runs the shell command `text`, and writes its standard output to
-/// the file `output`.
+/// Returns a shell command that runs the shell command `text`, and writes the standard output of
+/// `text` to the file `output`.
 pub fn into_file(text: &str, output: &Path) -> String {
     format!("{{ {text}\n}} > {}", output.display())
 }
 
-/// Fails unless the files `output` and `file` have the same digest.
+/// Fails if the digest of the file `output` differs from the digest of the expected file, `file`.
 pub fn compare(file: &Path, output: &Path) -> Result<(), Stop> {
     let (want, got) = (digest(file)?, digest(output)?);
     let len = |path| fs::metadata(path).map(|data| data.len()).unwrap_or(0);

@@ -5,8 +5,9 @@ use std::{fs, path::Path};
 use serde::de::DeserializeOwned;
 use tidelane_tests::Stop;
 
-/// Reads the entries with these names, or all entries if there are no names. The name of an entry
-/// is the name of its file without `.toml`. Fails if any of the names has no entry.
+/// Reads the entries that `names` lists, or all entries if `names` is empty. Returns each entry
+/// with its name. The name of an entry is the name of its file without `.toml`. Fails if a name in
+/// `names` has no entry.
 pub fn read<T: DeserializeOwned>(
     folder: &Path,
     names: &[String],

@@ -1,6 +1,6 @@
 //! Installs the packages of a catalogue entry, which describes one program. Packages of Debian are
 //! installed by a call of `scripts/setup.sh programs`. Packages of PyPI and npm go to a folder
-//! below the target directory.
+//! below Cargo's target directory.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use tidelane_tests::{Stop, command};
 use crate::catalog::Entry;
 
 /// Installs the packages that are missing, and runs the entry's command `build`. Returns
-/// [`Stop::Skip`] with the reason if a package cannot be installed or the command fails.
+/// [`Stop::Skip`] with the reason if a package cannot be installed, or if the command fails.
 pub fn install(entry: &Entry) -> Result<(), Stop> {
     fs::create_dir_all(tools_dir())?;
     packages::debian(&entry.packages).map_err(skip)?;
@@ -40,8 +40,8 @@ fn pip(package: &str) -> Result<(), Stop> {
     })
 }
 
-/// Installs a package of npm into a separate folder, because several versions of a package have the
-/// same name.
+/// Installs a package of npm into a folder of its own, because the catalogue may name several
+/// versions of one package.
 fn npm(package: &str) -> Result<(), Stop> {
     let folder = tools_dir().join(package).display().to_string();
     once(&tools_dir(), package, || {

@@ -6,8 +6,8 @@ pub mod counters;
 pub mod folder;
 pub mod packages;
 
-/// Returns the last three lines of a text that are not blank, on one line. Only the last 301
-/// characters of the line are kept.
+/// Ignores the blank lines of `text`, and joins the last three of the other lines to one line.
+/// Returns the last 301 characters of the joined line, or the whole line if it is shorter.
 pub fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text
         .lines()

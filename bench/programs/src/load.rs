@@ -12,7 +12,7 @@ use crate::{
     testbed::Testbed,
 };
 
-/// Time limit of a load. Load clients normally end by themselves before.
+/// Time limit of a load. A load client normally ends by itself before this limit.
 const LOAD_MAX: Duration = Duration::from_secs(60);
 
 /// The measured values of one run of a load.
@@ -20,9 +20,10 @@ const LOAD_MAX: Duration = Duration::from_secs(60);
 pub struct Sample {
     /// Requests per second.
     pub rate: f64,
-    /// 99th percentile of the latency in microseconds, if the client prints it.
+    /// 99th percentile of the latency in microseconds. `None` if the client's output lacks it.
     pub p99_us: Option<f64>,
-    /// CPU milliseconds of server and service per 1000 requests.
+    /// CPU time of the server and, if the server is on Tidelane, of the service, in milliseconds
+    /// per 1000 requests.
     pub cpu_ms: f64,
 }
 
@@ -31,9 +32,9 @@ pub struct Sample {
 struct ParsedLoad {
     /// Requests per second.
     rate: f64,
-    /// 99th percentile of the latency in microseconds, if the client prints it.
+    /// 99th percentile of the latency in microseconds. `None` if the client's output lacks it.
     p99_us: Option<f64>,
-    /// Total number of requests, if the client prints it.
+    /// Total number of requests. `None` if the client's output lacks it.
     requests: Option<f64>,
 }
 
@@ -87,8 +88,8 @@ fn read_wrk(text: &str) -> Result<ParsedLoad, String> {
     })
 }
 
-/// Returns the first word after `label` in the first line that starts with `label`, apart from
-/// leading blanks.
+/// Returns the first word after `label` in the first line that starts with `label`. Blanks before
+/// the label are ignored.
 fn after<'a>(text: &'a str, label: &str) -> Option<&'a str> {
     let line = text
         .lines()
@@ -99,8 +100,8 @@ fn after<'a>(text: &'a str, label: &str) -> Option<&'a str> {
         .next()
 }
 
-/// Parses the last line of redis-benchmark: `"GET","rps","avg","min","p50","p95","p99","max"`.
-/// Latencies are in milliseconds.
+/// Parses the last line of numbers of redis-benchmark, which has these fields:
+/// `"GET","rps","avg","min","p50","p95","p99","max"`. Latencies are in milliseconds.
 fn read_redis(text: &str) -> Option<ParsedLoad> {
     let line = text
         .lines()

@@ -2,11 +2,12 @@
 //! the results.
 //!
 //! A file of `catalog` describes one program: its packages, the command that starts its server, a
-//! client whose output must have the digest of a given file, and a load. The crate connects server
-//! and client by a wire, a veth pair between two network namespaces ([`testbed`]), and runs the
-//! checks and the load ([`cells`]). The counters of the service and the kernel show whether the
-//! connections were accelerated, that is, carried by Tidelane instead of the kernel
-//! ([`stack_detector`]). The results are kept in `result.json` and `TABLE.md` ([`results`]).
+//! check of the server, and a load. In a check, a client runs, and its output must have the digest
+//! of a given file. The crate connects server and client by a wire, a veth pair between two network
+//! namespaces ([`testbed`]), and runs the checks and the load ([`cells`]). A connection is
+//! accelerated if Tidelane carries it instead of the kernel. The counters of the service and of the
+//! kernel show whether the connections were accelerated ([`stack_detector`]). The results are kept
+//! in `result.json` and `TABLE.md` ([`results`]).
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -65,8 +66,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the selected programs. Returns false if a check fails that did not fail in the kept
-/// results.
+/// Runs the selected programs. Returns false if a check failed, and the kept results do not already
+/// have this failure.
 fn run(options: &Options) -> Result<bool, Stop> {
     let folder = source_root().join("bench/programs");
     let entries = catalog::read(&folder.join("catalog"), &options.names)?;

@@ -5,7 +5,8 @@
 //!   client at work --- kill -9 --- check over the kernel --- up --- check, accelerated again
 //! ```
 //!
-//! A connection is accelerated if the service carries it instead of the kernel.
+//! `up` is `tidelane up`, the command that starts the service. A connection is accelerated if the
+//! service carries it instead of the kernel.
 
 use std::{fs, path::PathBuf, thread, time::Duration};
 
@@ -20,10 +21,11 @@ use crate::{
 /// Time for which a load runs before the service is killed. If a check runs instead of a load, the
 /// service is killed after a third of this time, because a check is shorter.
 const TIME_BEFORE_KILL: Duration = Duration::from_millis(300);
-/// Time limit for the load client to end after the service was killed. The client's connections may
-/// fail. The wait for the end of a check exceeds the check's own time limit by at most this time.
+/// Time limit for the load client to end after the service was killed. [`CheckShell::end`] waits
+/// for the check's own time limit and, in addition, for at most this time.
 const END_MAX: Duration = Duration::from_secs(20);
-/// Time limit for a killed service to end, and for the new service to learn of a listener.
+/// Time limit for a killed service to end. Also the time limit for the new service to learn of the
+/// server's listener.
 const AGAIN_MAX: Duration = Duration::from_secs(20);
 
 /// Exit status of the command `timeout` for a client that exceeded its time limit.
@@ -32,8 +34,10 @@ const TIMED_OUT_STATUS: &str = "124";
 /// is that nothing reset the client's connection.
 const NO_RESET: &str = "the client hangs: it was at work when the service died, and got no reset";
 
-/// Kills the server's service and starts it again. The clients are on the kernel. Returns the
-/// result of the check with the new service.
+/// Kills the server's service while a load runs, checks the server without a service, starts the
+/// service again, and checks the server with the new service. The clients are on the kernel.
+/// Returns the result of the last check. Fails if the load client hangs, or if the first check
+/// fails.
 pub fn of_server(testbed: &mut Testbed<'_>) -> Result<Checked, Stop> {
     let client = start_load(testbed)?;
     thread::sleep(TIME_BEFORE_KILL);
@@ -51,9 +55,11 @@ pub fn of_server(testbed: &mut Testbed<'_>) -> Result<Checked, Stop> {
 }
 
 /// Kills the client's service, and the server's service if there is one, and starts them again.
+/// Returns the result of the check with the new services.
 ///
-/// One shell on the client's service runs the checks before, during and after the outage. The shell
-/// outlives the service. The programs that the shell starts during the outage are on the kernel.
+/// One shell, started on the client's service, runs the checks before, during and after the outage.
+/// The shell outlives the service. The programs that the shell starts during the outage are on the
+/// kernel.
 pub fn of_clients(testbed: &mut Testbed<'_>, service: Service) -> Result<Checked, Stop> {
     let mut shell = CheckShell::new(testbed, &service)?;
     shell.check(testbed).map_err(|stop| named("before", stop))?;
@@ -78,21 +84,21 @@ pub fn of_clients(testbed: &mut Testbed<'_>, service: Service) -> Result<Checked
     })
 }
 
-/// Adds the phase of the outage to the text of a failure.
+/// Adds `when`, the phase of the outage, to the text of a failure.
 fn named(when: &str, stop: Stop) -> Stop {
     let (Stop::Skip(text) | Stop::Fail(text)) = stop;
     Stop::Fail(format!("{when}: {text}"))
 }
 
-/// Starts a load client on the kernel, to be at work when the service is killed.
+/// Starts a load client on the kernel. The client is at work when the service is killed.
 fn start_load(testbed: &Testbed<'_>) -> Result<Running, Stop> {
     let text = testbed.fill(&testbed.entry.load().client);
     let text = check::into_file(&text, &testbed.output());
     testbed.shell(Side::Client, &text).spawn()
 }
 
-/// Waits until the client ends that was running when the service was killed. The client may fail,
-/// but must not hang.
+/// Waits for the end of `client`, which was running when the service was killed. The client may
+/// fail, but must not hang.
 fn wait_for_end(mut client: Running) -> Result<(), Stop> {
     let ended = client.ends_within(END_MAX)?;
     ensure!(
@@ -102,20 +108,20 @@ fn wait_for_end(mut client: Running) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Kills the server's service, if there is one.
+/// Kills the server's service, if there is one, and waits for its end.
 fn kill_server(testbed: &mut Testbed<'_>) -> Result<(), Stop> {
     let Some(service) = &testbed.service else {
         return Ok(());
     };
-    // Ask again, because the service leaves a server to the kernel when it learns that the server
-    // forks for each connection.
+    // Ask the service again whether it has the listener. If the server forks for each connection,
+    // the service may have left the listener to the kernel meanwhile.
     testbed.had_listener &= service.has_listener(testbed.entry.port)?;
     service.kill()?;
     wait_until(AGAIN_MAX, "the service's end", || Ok(!service.alive()))
 }
 
-/// Starts the server's service again, if there was one, and waits until the service knows the
-/// listener.
+/// Starts the server's service again, if there was one. If the killed service knew the server's
+/// listener, waits until the new service knows the listener.
 fn restart_service(testbed: &mut Testbed<'_>) -> Result<(), Stop> {
     testbed.service_again()?;
     let (true, Some(service)) = (testbed.had_listener, &testbed.service) else {
@@ -127,12 +133,14 @@ fn restart_service(testbed: &mut Testbed<'_>) -> Result<(), Stop> {
     })
 }
 
-/// A shell on the client's service that runs the check on request, by the script `check_shell.sh`.
+/// A shell that runs the script `check_shell.sh` on the client's service. The script runs the check
+/// on request.
 struct CheckShell {
     shell: Running,
     /// Folder of the files by which this process and the shell communicate.
     home: PathBuf,
-    /// Number of checks that were started. The names of the files end with this number.
+    /// Number of checks that were started so far. The names of the files of a check end with the
+    /// check's number, from 1.
     round: u32,
 }
 
@@ -159,13 +167,13 @@ impl CheckShell {
         })
     }
 
-    /// Makes the shell start the check.
+    /// Makes the shell start the next check.
     fn start(&mut self) -> Result<(), Stop> {
         self.round += 1;
         Ok(fs::write(self.home.join(format!("go.{}", self.round)), "")?)
     }
 
-    /// Waits for the end of the check, and returns its exit status.
+    /// Waits for the end of the started check, and returns the exit status of the check's command.
     fn end(&mut self, testbed: &Testbed<'_>) -> Result<String, Stop> {
         let done = self.home.join(format!("done.{}", self.round));
         let limit = Duration::from_secs(testbed.entry.check.seconds) + END_MAX;
@@ -180,7 +188,7 @@ impl CheckShell {
         Ok(fs::read_to_string(done)?.trim().to_owned())
     }
 
-    /// Runs the check and compares its output.
+    /// Runs the next check, and compares its output with the expected file.
     fn check(&mut self, testbed: &Testbed<'_>) -> Result<(), Stop> {
         self.start()?;
         let status = self.end(testbed)?;

@@ -1,5 +1,5 @@
-//! Installs the packages of the programs that the benchmarks run, and reads the versions of the
-//! programs.
+//! Installs the packages of the programs and test suites that `bench/programs` and `bench/suites`
+//! run, and reads the versions of these programs and suites.
 
 use std::{
     fs,
@@ -39,8 +39,8 @@ fn last_line(text: &str) -> String {
     line.unwrap_or("it cannot be installed").to_owned()
 }
 
-/// Runs `install`, unless an earlier call with the same `mark` has succeeded. A file in `folder`,
-/// whose name contains `mark`, records the success.
+/// Runs `install` if no earlier call with the same `folder` and `mark` has succeeded. A file in
+/// `folder` records the success. The name of the file contains `mark`.
 pub fn once(
     folder: &Path,
     mark: &str,
@@ -54,9 +54,10 @@ pub fn once(
     Ok(fs::write(mark, "")?)
 }
 
-/// Runs the shell command `text` in `folder`. Returns the first line of its output that is not
-/// blank, from standard output or else from standard error, cut to 60 characters. Returns an empty
-/// text if the command cannot be run or prints nothing.
+/// Runs the shell command `text` in `folder`, and returns the first line of the command's standard
+/// output, cut to 60 characters. Blank lines do not count. If standard output has no line, returns
+/// the first line of standard error. Returns an empty text if the command cannot be run, or if it
+/// prints nothing.
 pub fn first_line(text: &str, folder: &Path) -> String {
     let output = Command::new("sh")
         .arg("-c")

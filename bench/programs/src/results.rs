@@ -23,7 +23,7 @@ pub enum Condition {
     Plain,
     /// 1 % of the packets of each direction are lost.
     Loss,
-    /// The service is killed (`kill -9`), and started again (`tidelane up`).
+    /// The Tidelane services are killed (`kill -9`), and started again (`tidelane up`).
     Outage,
 }
 
@@ -41,15 +41,15 @@ pub enum Sides {
     Both,
 }
 
-/// The outcome of a check.
+/// The outcome of a check. A connection should be accelerated at each end that runs on Tidelane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mark {
     /// The client's output has the expected digest, and every connection that should be accelerated
     /// was accelerated.
     Passed,
-    /// The client's output has the expected digest, but a connection that should be accelerated
-    /// stayed with the kernel.
+    /// The client's output has the expected digest. A connection that should be accelerated stayed
+    /// with the kernel, or the counters show no connection.
     Kernel,
     /// The digest is wrong, or the check failed in another way.
     Failed,
@@ -81,18 +81,19 @@ pub struct LoadRow {
     request: String,
     /// Medians of the requests per second.
     rate: [f64; 2],
-    /// Medians of the 99th percentile of latency in microseconds, if the client prints it.
+    /// Medians of the rounds' 99th percentiles of the latency in microseconds. `None` if the client
+    /// did not print the percentile in every round.
     p99_us: [Option<f64>; 2],
-    /// Medians of the CPU milliseconds of server and service per 1000 requests.
+    /// Medians of the CPU milliseconds that server and service used per 1000 requests.
     cpu_ms: [f64; 2],
-    /// The median, the smallest and the largest ratio of Tidelane's rate to the kernel's rate in
-    /// one round.
+    /// The median, the minimum and the maximum of the rounds' ratios. The ratio of a round is the
+    /// rate on Tidelane divided by the rate on the kernel.
     ratio: [f64; 3],
     /// Number of rounds.
     rounds: usize,
     /// True if all connections of the runs on Tidelane were accelerated.
     pub accelerated: bool,
-    /// The reason why the load failed, if it failed.
+    /// The reason why the load failed. `None` if it did not fail.
     pub failed: Option<String>,
 }
 
@@ -106,7 +107,7 @@ pub struct Row {
     pub version: String,
     /// Commit of Tidelane.
     commit: String,
-    /// The reason why the program was not measured, if it was not.
+    /// The reason why the program was not measured. `None` if it was measured.
     pub skipped: Option<String>,
     cells: Vec<Placed>,
     /// The results of the load. `None` if no load was run.
@@ -130,8 +131,8 @@ const ALL_SIDES: [Sides; 4] = [
 const CONDITIONS: [Condition; 3] = [Condition::Plain, Condition::Loss, Condition::Outage];
 
 impl Sides {
-    /// Returns the ends that run on Tidelane. `server` is true if the server does, and `client` is
-    /// true if the client does.
+    /// Returns the ends that run on Tidelane. `server` is true if the server runs on Tidelane.
+    /// `client` is true if the client runs on Tidelane.
     pub fn of(server: bool, client: bool) -> Self {
         match (server, client) {
             (false, false) => Self::Kernel,
@@ -186,8 +187,8 @@ impl LoadRow {
         }
     }
 
-    /// Sets the results to the medians of the rounds. `kernel` and `ours` have the samples in the
-    /// order of the rounds.
+    /// Computes the results from the samples of all rounds. `kernel` has the samples on the kernel,
+    /// and `ours` the samples on Tidelane, both in the order of the rounds.
     pub fn take(&mut self, kernel: &[Sample], ours: &[Sample]) {
         let sides = [kernel, ours];
         let of = |samples: &[Sample], value: fn(&Sample) -> f64| {
@@ -238,7 +239,8 @@ impl Row {
         });
     }
 
-    /// Prints the parts of the row other than its cells, which [`Self::add`] has printed.
+    /// Prints the reason for which the program was skipped, and the load. [`Self::add`] has already
+    /// printed the cells.
     pub fn print(&self) {
         if let Some(why) = &self.skipped {
             println!("  skipped: {why}");
@@ -261,7 +263,7 @@ impl Row {
 }
 
 impl Results {
-    /// Reads the kept rows of a folder.
+    /// Reads the kept rows from `result.json` in `folder`. Without this file, there are no rows.
     pub fn open(folder: &Path) -> Result<Self, Stop> {
         let text = fs::read_to_string(folder.join("result.json")).unwrap_or_default();
         let rows: Vec<Row> = if text.is_empty() {
@@ -279,7 +281,7 @@ impl Results {
         })
     }
 
-    /// Returns true if every failed cell of `row` also failed in the kept row.
+    /// Returns true if every failed cell of `row` also failed in the program's kept row.
     pub fn no_worse(&self, row: &Row) -> bool {
         let failed = |cell: Option<&Cell>| cell.is_some_and(|cell| cell.mark == Mark::Failed);
         let before = self.rows.get(&row.name);
@@ -293,8 +295,8 @@ impl Results {
 
     /// Replaces a row and writes `result.json` and `TABLE.md`.
     ///
-    /// Reads `result.json` again first, because another run may have changed it. A program that was
-    /// skipped keeps its old row.
+    /// Reads `result.json` again first, because another run may have changed it. If the program was
+    /// skipped and has an old row, the old row stays.
     pub fn keep(&mut self, row: Row) -> Result<(), Stop> {
         fs::create_dir_all(tools_dir())?;
         let lock = fs::File::create(tools_dir().join("results.lock"))?;
@@ -324,6 +326,7 @@ impl Results {
 /// The content of `result.json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Kept {
+    /// Description of the machine that wrote the file.
     machine: String,
     rows: Vec<Row>,
 }

@@ -11,9 +11,9 @@ use crate::testbed::Testbed;
 struct Opens {
     /// Active opens to the server by the kernel in the client's namespace.
     kernel: u64,
-    /// Active opens by the client's service.
+    /// Active opens by the client's service. 0 if the client is on the kernel.
     client: u64,
-    /// Passive opens by the server's service.
+    /// Passive opens by the server's service. 0 if the server is on the kernel.
     passive: u64,
     /// Passive opens by the kernel in the server's namespace.
     kernel_passive: u64,
@@ -23,27 +23,28 @@ struct Opens {
 #[derive(Debug)]
 pub struct StackDetector<'a> {
     testbed: &'a Testbed<'a>,
-    /// The service that the client runs on. `None` for the kernel.
+    /// The service that the client runs on. `None` if the client is on the kernel.
     client: Option<&'a Service>,
     /// The counters before the client's run.
     before: Opens,
 }
 
-/// The stack that carried a client's connections. An end of a connection, client or server, should
-/// be accelerated if it has a service.
+/// The stack that carried a client's connections. Each connection has two ends, client and server.
+/// Tidelane should carry the connection at each end that has a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CarriedBy {
-    /// Tidelane carried all connections at each end that has a service. There was at least one
-    /// connection.
+    /// The client opened at least one connection, and Tidelane carried all connections at each end
+    /// that has a service. If no end has a service, only the first condition counts.
     Accelerated,
-    /// The kernel carried `kernels` of the `connections` at an end that has a service. If
-    /// `connections` is 0, the client opened no connection.
+    /// The client opened `connections` connections. At an end that has a service, the kernel
+    /// carried `kernels` of them. If this is so at both ends, `kernels` is the greater of the two
+    /// numbers. If the client opened no connection, both fields are 0.
     Kernel { connections: u64, kernels: u64 },
 }
 
 impl<'a> StackDetector<'a> {
-    /// Reads the counters before a client's run. `client` is the service that the client runs on,
-    /// or `None` for the kernel.
+    /// Reads the counters before a client's run. `client` is the service that the client runs on.
+    /// `client` is `None` if the client is on the kernel.
     pub fn new(testbed: &'a Testbed<'a>, client: Option<&'a Service>) -> Result<Self, Stop> {
         let before = Opens::now(testbed, client)?;
         Ok(Self {
@@ -61,8 +62,8 @@ impl<'a> StackDetector<'a> {
         let by_service = now.client - self.before.client;
         let passive = now.passive - self.before.passive;
         let connections = by_kernel + by_service;
-        // Do not count an attempt that no stack accepted, for example because an accept queue was
-        // full.
+        // A connection that the service did not accept counts as missed only if the kernel accepted
+        // the connection. No stack accepts an attempt if, for example, an accept queue is full.
         let taken_by_kernel = now.kernel_passive - self.before.kernel_passive;
         let missed_by_server = match self.testbed.service {
             Some(_) => connections.saturating_sub(passive).min(taken_by_kernel),
@@ -100,9 +101,10 @@ impl Opens {
 /// server.
 ///
 /// Some clients connect to themselves over loopback, for example to emulate socket pairs. The
-/// kernel counts such a connection as an active and as a passive open, so that the passive opens
-/// are subtracted. If the server is a proxy, the client's namespace also has the HTTP server behind
-/// the proxy (the origin). The passive opens then come from the proxy, and are not subtracted.
+/// kernel counts such a connection as an active open and as a passive open. The passive opens are
+/// therefore subtracted from the active opens. If the server is a proxy, the client's namespace
+/// also has the HTTP server behind the proxy (the origin). The passive opens in this namespace then
+/// come from the proxy, and are not subtracted.
 fn kernel_opens(testbed: &Testbed<'_>) -> Result<u64, Stop> {
     let count = |name| kernel_count(&testbed.wire, Side::Client, name);
     let own = if testbed.entry.origin {

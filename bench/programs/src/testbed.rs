@@ -1,7 +1,7 @@
 //! A testbed: a wire with a running server at one end, on the kernel or on Tidelane. A wire is a
 //! veth pair between two network namespaces. A lossy wire has two veth pairs, and between them a
 //! third namespace, in which a program drops packets. A socket is accelerated if Tidelane carries
-//! it instead of the kernel.
+//! its connections instead of the kernel.
 
 use std::{
     cell::{Cell, RefCell},
@@ -22,7 +22,7 @@ use tidelane_tests::{
 
 use crate::catalog::Entry;
 
-/// Port of the HTTP server behind proxies.
+/// Port of the HTTP server behind a proxy.
 const ORIGIN_PORT: u16 = 8000;
 /// Names and sizes in bytes of the random files that servers serve.
 const FILES: [(&str, u64); 4] = [
@@ -33,10 +33,10 @@ const FILES: [(&str, u64); 4] = [
 ];
 /// Lost packets per million in each direction of a lossy wire.
 const LOSS_PPM: u32 = 10_000;
-/// Seconds after which the program that drops packets ends, at the latest.
+/// Time limit in seconds of the program that drops packets. The program ends after this time.
 const LOSSY_SECONDS: u64 = 900;
 
-/// The kind of a testbed: the server's stack, and loss on the wire.
+/// The kind of a testbed: the server's stack, and whether the wire loses packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     /// True if the server is on Tidelane.
@@ -75,17 +75,19 @@ pub struct Testbed<'a> {
     pub server: RefCell<Running>,
     /// The Tidelane service on the server's side. `None` if the server is on the kernel.
     pub service: Option<Service>,
-    /// The HTTP server behind a proxy. `None` if the program is no such proxy.
+    /// The HTTP server behind a proxy. `None` if the program forwards no requests to an HTTP
+    /// server.
     _origin: Option<Nginx>,
     /// The program that drops packets. `None` without packet loss.
     _loss: Option<Running>,
     /// The wire.
     pub wire: Wire,
-    /// Folder of the server, which replaces the placeholder `{home}` of the catalogue.
+    /// Folder of the server's files. Its path replaces the placeholder `{home}` of the catalogue.
     home: PathBuf,
-    /// Number of output files of clients so far.
+    /// Number of paths that [`Self::output`] has returned so far.
     outputs: Cell<u32>,
-    /// True if the service knew a listener on the server's port.
+    /// True if the service learned of a listener on the server's port when the server started. Set
+    /// to false later if the service is killed and does not have the listener at that time.
     pub had_listener: bool,
 }
 
@@ -163,7 +165,7 @@ impl<'a> Testbed<'a> {
         shell(&self.wire, side, text)
     }
 
-    /// Returns the path of a file in `{www}` or `{home}`.
+    /// Returns the path of the file `name` in `{www}` or, if `{www}` has no such file, in `{home}`.
     pub fn file(&self, name: &str) -> PathBuf {
         let served = self.home.join("www").join(name);
         if served.is_file() {
@@ -190,7 +192,8 @@ impl<'a> Testbed<'a> {
         Ok(())
     }
 
-    /// Returns the reason why `tidelane run` left the server to the kernel, if it did.
+    /// Returns the reason why `tidelane run` left the server's sockets to the kernel. Returns
+    /// `None` if the server's standard error has no such reason.
     pub fn reason(&self) -> Option<String> {
         let (_, errors) = self.server.borrow().output();
         let left = |line: &&str| line.starts_with("tidelane: ") && line.contains("with the kernel");
@@ -198,8 +201,8 @@ impl<'a> Testbed<'a> {
         Some(line.trim_start_matches("tidelane: ").to_owned())
     }
 
-    /// Returns the reason for which a socket on the server's port is not accelerated, as `tidelane
-    /// ss` shows it. Returns `None` if no socket has a reason.
+    /// Returns the reason for which a socket on the server's port is not accelerated. The command
+    /// `tidelane ss` shows this reason. Returns `None` if no socket on the port has a reason.
     pub fn reason_of_sockets(&self) -> Option<String> {
         let port = format!(":{}", self.entry.port);
         let sockets = self.service.as_ref()?.sockets().ok()?;
@@ -235,9 +238,10 @@ impl<'a> Testbed<'a> {
         lines[lines.len().saturating_sub(4)..].join(" | ")
     }
 
-    /// Ends the server with SIGTERM, so that it shuts down in order before the wire is removed.
+    /// Sends SIGTERM to the server, and waits up to two seconds for its end. The server can
+    /// therefore shut down completely before the wire is removed.
     pub fn end(self) {
-        // Ignore errors, because remaining processes end with the namespace.
+        // Ignore errors, because the wire's cleanup process kills the remaining processes.
         let _ = self.server.borrow().signal(Signal::TERM);
         let _ = self.server.borrow_mut().ends_within(Duration::from_secs(2));
     }
@@ -321,7 +325,7 @@ fn prepare(entry: &Entry, wire: &Wire, home: &std::path::Path) -> Result<(), Sto
     Ok(())
 }
 
-/// Returns the server's command, with the user that it runs as.
+/// Returns the program that executes the server's command as the server's user.
 fn server_program(entry: &Entry, wire: &Wire, home: &std::path::Path) -> Program {
     let line = fill(entry, home, &entry.server.command);
     let mut words = line.split_whitespace();

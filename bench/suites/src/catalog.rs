@@ -1,8 +1,12 @@
 //! The catalogue: the folder `catalog/` with a TOML file for each suite.
 //!
-//! Commands may contain placeholders: `{source}` (folder of the suite's source) and `{place}`
-//! (folder of the suite's builds). The commands that run cases may also contain `{part}` (the part
-//! of the suite to run) and, in repetitions, `{cases}` (arguments that select the cases to run).
+//! A case is a single test of a suite. A part is a group of cases that one command runs. The two
+//! stacks are the kernel's and Tidelane's.
+//!
+//! All commands are shell commands, and are executed in the folder of the suite's source. Commands
+//! may contain placeholders: `{source}` (folder of the suite's source) and `{place}` (folder of the
+//! suite's builds). The commands that run cases may also contain `{part}` (the part of the suite to
+//! run) and, in repetitions, `{cases}` (arguments that select the cases to run).
 
 use std::path::Path;
 
@@ -21,16 +25,16 @@ pub struct Suite {
     pub name: String,
     /// Title of the suite's row in the table.
     pub title: String,
-    /// A shell command in `{source}` that prints the version.
+    /// A command that prints the version.
     pub version: String,
     /// Debian packages for building and running.
     #[serde(default)]
     pub packages: Vec<String>,
     /// Origin of the source. `None` if the packages contain the suite.
     pub source: Option<Source>,
-    /// A shell command in `{source}` that builds the suite. It is executed once.
+    /// A command that builds the suite. The command is not executed again after it has succeeded.
     pub build: Option<String>,
-    /// A shell command in `{source}` that runs one part, or the whole suite if it has no parts.
+    /// A command that runs one part. If the suite has no parts, the command runs the whole suite.
     pub command: String,
     /// Format of the command's output.
     pub output_format: OutputFormat,
@@ -63,10 +67,11 @@ pub enum Source {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Repeat {
-    /// A shell command in `{source}`.
+    /// A command that runs the cases again. Its placeholder `{cases}` stands for the arguments of
+    /// all cases to run.
     pub command: String,
-    /// Arguments that select one case, such as `-m {case}`, where `{case}` stands for the case's
-    /// name without the part. `{cases}` of the command stands for the arguments of all cases.
+    /// Arguments that select one case, such as `-m {case}`. `{case}` stands for the case's name
+    /// without the name of the part.
     pub case: String,
     /// True if the command accepts only one case.
     #[serde(default)]

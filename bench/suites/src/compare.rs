@@ -1,6 +1,6 @@
 //! Runs each part of a suite on the kernel and on Tidelane, and compares the results case by case.
-//! A suite is a test suite of another project. A part is a group of its cases that one command
-//! runs.
+//! A suite is a test suite of another project. A part is a group of cases of the suite that one
+//! command runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,8 +60,9 @@ pub fn run(suite: &Suite, place: &Place, parts: &[String], row: &mut Row) -> Res
     Ok(())
 }
 
-/// Pairs the verdicts of the two stacks. Repeats each case that passed on only one stack, on the
-/// other stack. `seen` has the cases of the kernel, and then those of Tidelane.
+/// Pairs the verdicts of the two stacks. If a case passed on only one stack, repeats the case on
+/// the other stack. `seen` has two elements: the cases of the run on the kernel, and the cases of
+/// the run on Tidelane.
 fn pair_verdicts(
     testbeds: &[Testbed<'_>; 2],
     suite: &Suite,
@@ -97,7 +98,7 @@ fn pair_verdicts(
 }
 
 /// Repeats the cases `wanted` at most [`REPEATS`] times. Returns the cases that passed, each with
-/// the number of the repetition.
+/// the number of the repetition in which it passed.
 fn repeat_cases(
     testbed: &Testbed<'_>,
     suite: &Suite,
@@ -127,8 +128,9 @@ fn repeat_cases(
     Ok(passed)
 }
 
-/// Returns the commands that repeat the cases `wanted`. Returns the command of the whole part if
-/// the suite cannot repeat single cases, or if the single commands would be too many.
+/// Returns the commands that repeat the cases `wanted`. If the suite cannot repeat single cases,
+/// returns the command of the whole part. Also returns this command if each case needs a command of
+/// its own and there are more than [`SINGLE_MAX`] cases.
 fn commands(suite: &Suite, part: &str, wanted: &BTreeSet<String>) -> Vec<String> {
     let Some(repeat) = &suite.repeat else {
         return vec![suite.command.clone()];

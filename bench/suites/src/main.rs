@@ -99,8 +99,8 @@ fn run(options: &Options) -> Result<bool, Stop> {
     Ok(fine)
 }
 
-/// Runs one suite. If the suite cannot be run, the row has the reason. The second value is false if
-/// the run failed, for example because the service died.
+/// Runs one suite. If the suite cannot be run, the row has the reason. The returned boolean is
+/// false if the run failed, for example because the service died.
 fn measure(suite: &Suite, options: &Options) -> (Row, bool) {
     let mut row = Row::new(suite, options.run_options());
     let result = measure_into(&mut row, suite, options);

@@ -1,4 +1,5 @@
-//! Parsers for the output of test suites.
+//! Parsers for the output of test suites. A case is a single test of a suite. A part is a group of
+//! cases that one command runs.
 
 use std::collections::BTreeMap;
 
@@ -33,9 +34,10 @@ pub type Cases = BTreeMap<String, Verdict>;
 pub enum OutputFormat {
     /// The verbose output of Python's unittest.
     Unittest,
-    /// TAP lines. The name of a case is its description, as in libuv.
+    /// Lines of the Test Anything Protocol (TAP). The name of a case is its description, as in the
+    /// suite of libuv.
     TapNamed,
-    /// TAP lines. The name of a case is its number.
+    /// Lines of TAP. The name of a case is its number.
     TapNumbered,
     /// libevent's tinytest.
     Tinytest,
@@ -46,8 +48,9 @@ pub enum OutputFormat {
 }
 
 impl OutputFormat {
-    /// Parses the output `text` of a part. The names of cases get the part as a prefix, except in
-    /// the formats whose names are unique without the part.
+    /// Parses the output `text` of a part. If the format has names that are unique in the whole
+    /// suite, the names of the cases stay unchanged. In the other formats, the names of the cases
+    /// get the name of the part as a prefix, if the part has a name.
     pub fn read(self, part: &str, text: &str) -> Cases {
         let cases = match self {
             Self::Unittest => return unittest::read(text),
@@ -65,8 +68,8 @@ impl OutputFormat {
     }
 }
 
-/// Records a verdict. If a name occurs twice, the greater verdict counts: for example, failed
-/// exceeds passed, and passed exceeds skipped.
+/// Records a verdict for the case `name`. If the case already has a verdict, the greater verdict
+/// counts, in the order of the variants of [`Verdict`].
 fn add_verdict(cases: &mut Cases, name: &str, verdict: Verdict) {
     let known = cases.entry(name.to_owned()).or_insert(verdict);
     *known = verdict.max(*known);

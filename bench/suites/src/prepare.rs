@@ -62,7 +62,8 @@ pub fn suites_dir() -> PathBuf {
     target_dir().join("suites")
 }
 
-/// Builds a suite in `folder` with low priority. The output goes to `log`.
+/// Builds a suite: runs the shell command `text` in `folder` with low priority. The command's
+/// output goes to the file `log`.
 fn built(text: &str, folder: &Path, log: &Path) -> Result<(), Stop> {
     println!("  building; the log is {}", log.display());
     let output = fs::File::create(log)?;
@@ -98,7 +99,7 @@ fn debian_source(package: &str, folder: &Path) -> Result<PathBuf, Stop> {
     unpacked(folder)
 }
 
-/// Returns the folder into which a source package was unpacked.
+/// Returns the folder below `folder` into which a source package was unpacked.
 fn unpacked(folder: &Path) -> Result<PathBuf, Stop> {
     let folders = fs::read_dir(folder)?.filter_map(Result::ok);
     let mut folders = folders.map(|entry| entry.path());
@@ -108,8 +109,8 @@ fn unpacked(folder: &Path) -> Result<PathBuf, Stop> {
         .ok_or_else(|| Stop::Fail("no source was unpacked".to_owned()))
 }
 
-/// Returns options that make apt use this machine's Debian archives for source packages, with
-/// separate folders for its lists.
+/// Returns options that make apt use this machine's Debian archives for source packages, and keep
+/// the package lists in separate folders.
 fn source_lists() -> Result<[String; 3], Stop> {
     let apt = suites_dir().join("apt");
     fs::create_dir_all(apt.join("lists/partial"))?;
@@ -134,6 +135,8 @@ fn source_lists() -> Result<[String; 3], Stop> {
 }
 
 /// Converts a list of package archives, in either format of apt, from binary to source packages.
+/// In the one-line format, entries of other vendors and existing `deb-src` entries become empty
+/// lines.
 fn as_sources(text: &str) -> String {
     let turned = text.lines().map(|line| {
         if line.starts_with("Types:") {
@@ -150,7 +153,7 @@ fn as_sources(text: &str) -> String {
 }
 
 /// Fetches the source of a crate, given as `NAME VERSION`, and unpacks it as a member of a new
-/// workspace. The workspace uses this source instead of the registry's.
+/// workspace. The workspace uses this source instead of the source in the registry.
 fn crate_source(named: &str, folder: &Path) -> Result<PathBuf, Stop> {
     let (name, version) = named
         .split_once(' ')

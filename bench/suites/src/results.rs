@@ -16,11 +16,14 @@ use crate::{
 
 mod table;
 
-/// A case that, even after repetitions, did not pass on both stacks.
+/// A case that passed on only one stack even after repetitions, or that passed on neither stack.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Finding {
+    /// Name of the case.
     case: String,
+    /// The verdict on the kernel.
     kernel: Verdict,
+    /// The verdict on Tidelane.
     tidelane: Verdict,
     /// The reason that the catalogue gives for the difference, if it gives one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -30,8 +33,9 @@ pub struct Finding {
 /// A case that at first passed on only one stack, and passed on the other stack in a repetition.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Flaky {
+    /// Name of the case.
     case: String,
-    /// The stack on which the case was repeated.
+    /// The stack on which the case was repeated: `kernel` or `tidelane`.
     stack: String,
     /// Number of the repetition in which the case passed, from 1.
     repeat: usize,
@@ -40,55 +44,65 @@ pub struct Flaky {
 /// Cases that the suite's command omits, and the reason.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LeftOut {
+    /// The cases, as the suite's catalogue entry describes them.
     cases: String,
+    /// The reason.
     why: String,
 }
 
-/// The results of one suite with one set of options, a row of the table.
+/// The results of one suite with one set of options of `tidelane run`: a row of the table.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
+    /// Name of the suite.
     name: String,
+    /// Title of the row.
     title: String,
-    /// The version that the suite prints.
+    /// The first line that the suite's version command prints.
     pub version: String,
-    /// Commit of Tidelane.
+    /// Commit of Tidelane at which the suite was run.
     commit: String,
     /// Options of `tidelane run`.
     pub run_options: String,
-    /// The reason why the suite was not run, if it was not.
+    /// The reason why the suite was not run, or why its run failed. `None` after a complete run.
     pub skipped: Option<String>,
-    /// Number of all cases.
+    /// Number of all cases that the suite's command runs.
     cases: usize,
+    /// Number of cases that passed on both stacks, if necessary in a repetition.
     passed_on_both: usize,
+    /// Number of cases that were skipped on both stacks.
     skipped_on_both: usize,
-    /// Cases that passed on only one stack.
+    /// Cases that passed on only one stack, even after repetitions.
     differ: Vec<Finding>,
     /// Cases that passed on neither stack, except for those that were skipped on both stacks.
     passed_on_neither: Vec<Finding>,
+    /// Cases that passed only in a repetition on one of the stacks.
     flaky: Vec<Flaky>,
+    /// Cases that the suite's command omits.
     left_out: Vec<LeftOut>,
-    /// Numbers of opens in the run on the kernel, and in the run on Tidelane, without the
-    /// repetitions of cases.
+    /// Numbers of active and passive opens in the run on the kernel, and in the run on Tidelane.
+    /// The opens of repeated cases do not count.
     pub connections: [Opens; 2],
 }
 
-/// The kept rows of all suites, by the suite's name and the options of `tidelane run`.
+/// The kept rows of all suites.
 #[derive(Debug)]
 pub struct Results {
     /// Folder of `result.json` and `TABLE.md`.
     folder: PathBuf,
+    /// The rows, by the suite's name and the options of `tidelane run`.
     rows: BTreeMap<(String, String), Row>,
 }
 
 /// The content of `result.json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Kept {
+    /// Description of the machine that wrote the file.
     machine: String,
     rows: Vec<Row>,
 }
 
 impl Row {
-    /// Returns a row without cases.
+    /// Returns a row of `suite` without cases.
     pub fn new(suite: &Suite, run_options: &str) -> Self {
         let left_out = suite.left_out.iter().map(|left_out| LeftOut {
             cases: left_out.case.clone(),
@@ -112,7 +126,8 @@ impl Row {
         }
     }
 
-    /// Adds the cases of one part of the suite.
+    /// Adds the cases of one part of the suite. `pairs` has their verdicts, by the names of the
+    /// cases.
     pub fn add(&mut self, suite: &Suite, pairs: &BTreeMap<String, Pair>) {
         self.cases += pairs.len();
         for (case, pair) in pairs {
@@ -144,14 +159,15 @@ impl Row {
         self.differ.iter().all(|finding| finding.why.is_some())
     }
 
-    /// Prints the row.
+    /// Prints the row, and the lines for its cases.
     pub fn print(&self) {
         print!("{}{}", table::line(self), table::findings(self));
     }
 }
 
 impl Results {
-    /// Reads the kept rows of a folder.
+    /// Reads the kept rows from `result.json` in `folder`. Without a readable file, there are no
+    /// rows.
     pub fn open(folder: &Path) -> Result<Self, Stop> {
         let text = fs::read_to_string(folder.join("result.json")).unwrap_or_default();
         let rows: Vec<Row> = if text.is_empty() {
@@ -166,10 +182,11 @@ impl Results {
         })
     }
 
-    /// Replaces a row and writes `result.json` and `TABLE.md`.
+    /// Adds `row`, or replaces the row with the same suite and options. Writes `result.json` and
+    /// `TABLE.md`.
     ///
-    /// Reads `result.json` again first, because another run may have changed it. A suite that was
-    /// skipped keeps its old row.
+    /// Reads `result.json` again first, because another run of this program may have changed the
+    /// file. If the suite was skipped, its old row stays.
     pub fn keep(&mut self, row: Row) -> Result<(), Stop> {
         let lock = fs::File::create(suites_dir().join("results.lock"))?;
         lock.lock()?;
@@ -181,7 +198,7 @@ impl Results {
         self.write()
     }
 
-    /// Writes `result.json` and `TABLE.md`.
+    /// Writes the rows to `result.json` and `TABLE.md`.
     pub fn write(&self) -> Result<(), Stop> {
         let kept = Kept {
             machine: machine::describe(),

@@ -1,5 +1,6 @@
 //! A testbed: a wire whose server's side runs the programs of a suite, on the kernel or on
-//! Tidelane. A wire is a veth pair between two network namespaces.
+//! Tidelane. A wire is a veth pair between two network namespaces. A suite is a test suite of
+//! another project. The service is the process `tidelaned`.
 
 use std::{
     cell::Cell,
@@ -19,7 +20,7 @@ use tidelane_tests::{
 
 use crate::{catalog::Suite, output_format::Cases, prepare::Place};
 
-/// The stack on which the suite runs.
+/// The TCP stack on which the suite runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stack {
     /// The kernel alone.
@@ -28,7 +29,7 @@ pub enum Stack {
     Tidelane(String),
 }
 
-/// The numbers of active and passive opens that the kernel and the service have counted.
+/// The numbers of active and passive opens, as the kernel and the service count them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opens {
     /// Opens by the kernel.
@@ -66,11 +67,11 @@ impl Opens {
 /// Result of one run of a command.
 #[derive(Debug)]
 pub struct RunResult {
-    /// The cases in the command's output.
+    /// The cases in the command's output, with their verdicts.
     pub cases: Cases,
     /// Duration in seconds.
     pub seconds: f64,
-    /// True if the time limit ended the command.
+    /// True if the command was killed at its time limit.
     pub timed_out: bool,
 }
 
@@ -86,7 +87,7 @@ pub struct Testbed<'a> {
     /// does not kill.
     pids_before: BTreeSet<u32>,
     wire: Wire,
-    /// Number of commands that were run.
+    /// Number of completed runs, which is a part of the names of the log files.
     runs: Cell<u32>,
 }
 
@@ -121,9 +122,9 @@ impl<'a> Testbed<'a> {
         }
     }
 
-    /// Runs a command of the suite to its end or time limit, and kills the processes that it leaves
-    /// behind. `part` names the part of the suite that the command runs. The name is empty if the
-    /// suite has no parts.
+    /// Runs a command of the suite until it ends, or until its time limit. Kills the processes that
+    /// the command leaves behind. `part` names the part of the suite that the command runs. The
+    /// name is empty if the suite has no parts.
     pub fn run(&self, command: &str, part: &str) -> Result<RunResult, Stop> {
         let command = self.place.fill(command).replace("{part}", part);
         let limit = Duration::from_secs(self.suite.seconds) * patience();
@@ -168,7 +169,7 @@ impl<'a> Testbed<'a> {
         })
     }
 
-    /// Returns the number of opens so far.
+    /// Returns the numbers of opens since the testbed was built.
     pub fn opens(&self) -> Result<Opens, Stop> {
         let mut opens = Opens::default();
         for name in ["ActiveOpens", "PassiveOpens"] {
@@ -183,8 +184,8 @@ impl<'a> Testbed<'a> {
         Ok(opens)
     }
 
-    /// Writes the state of each thread in the namespace, and of each socket of the service, to a
-    /// log file, to find the cause of a hang.
+    /// Writes the state of each thread in the server's namespace, and of each socket of the
+    /// service, to a log file. The log file helps to find the cause of a hang.
     fn log_tasks(&self, part: &str) -> Result<(), Stop> {
         let space = self.wire.namespace(Side::Server);
         let tasks = tidelane_tests::tasks::of_namespace(&space);
@@ -203,7 +204,7 @@ impl<'a> Testbed<'a> {
         logs.join(format!("{part}.{name}.{runs}.{kind}"))
     }
 
-    /// Kills the processes that a run has left in the namespace, and waits for their end.
+    /// Kills the processes that a run has left in the server's namespace, and waits for their end.
     fn end_leftovers(&self) -> Result<(), Stop> {
         wait_until(Duration::from_secs(10), "the end of a suite", || {
             let left: Vec<u32> = pids(&self.wire)?
@@ -219,7 +220,7 @@ impl<'a> Testbed<'a> {
     }
 }
 
-/// Returns the processes of the server's namespace.
+/// Returns the ids of the processes in the server's namespace.
 fn pids(wire: &Wire) -> Result<BTreeSet<u32>, Stop> {
     let text = command(&["ip", "netns", "pids", &wire.namespace(Side::Server)])?;
     Ok(text

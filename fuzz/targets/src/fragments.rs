@@ -1,6 +1,6 @@
-//! The fuzz target of the IP reassembler: fragments in any order, of any length, from any sender.
-//! Memory must stay bounded, and each byte of a reassembled packet must come from a fragment that
-//! covers the byte's position.
+//! The fuzz target of the IP reassembler: fragments in any order, of many lengths, from several
+//! senders. Memory must stay bounded, and each byte of a reassembled packet must come from a
+//! fragment that covers the byte's position.
 
 use tidelane_fragments::{BYTES_MAX, INCOMPLETE_PACKETS_MAX, Reassembler, TIMEOUT};
 use tidelane_time::{Duration, Instant};
@@ -41,8 +41,8 @@ fn packet_id(which: u8) -> PacketId {
     }
 }
 
-/// Fuzz target: parses the input as a frame, and reassembles a sequence of fragments that the input
-/// describes.
+/// Fuzz target: parses the input as a frame with a fragment. Then reassembles a sequence of
+/// fragments that the input describes.
 pub fn fragments(data: &[u8]) {
     if let Ok(fragment) = parse_fragment(data) {
         assert!(!fragment.payload.is_empty() && fragment.end() <= 65_535);
@@ -67,6 +67,8 @@ pub fn fragments(data: &[u8]) {
     assert!(counters.oks + counters.fails <= counters.reqds);
 }
 
+/// Passes one fragment, which the input describes, to the reassembler. Checks the reassembled frame
+/// if the fragment completes a packet.
 fn step(all: &mut Reassembler, now: Instant, bytes: &mut Bytes<'_>) {
     let (which, place) = (bytes.u8(), bytes.u16());
     let (len, flags) = (usize::from(bytes.u16()) % PAYLOAD_MAX, bytes.u8());
@@ -74,6 +76,8 @@ fn step(all: &mut Reassembler, now: Instant, bytes: &mut Bytes<'_>) {
     let len = if more { (len / 8 + 1) * 8 } else { len + 1 };
     // Most fragments have a small offset, so that they overlap other fragments.
     let offset = place & if flags & 2 == 0 { 0x07f8 } else { 0xfff8 };
+    // Skip a fragment that would exceed the longest IPv4 packet: 65,535 bytes, with a header of 20
+    // bytes.
     if usize::from(offset) + len > 65_515 {
         return;
     }
@@ -104,7 +108,7 @@ fn step(all: &mut Reassembler, now: Instant, bytes: &mut Bytes<'_>) {
     for (at, byte) in packet.payload.iter().enumerate() {
         assert!(
             byte ^ (at % 251) as u8 <= 1,
-            "a byte that no fragment has there"
+            "no fragment has this byte at this position"
         );
     }
 }

@@ -1,7 +1,8 @@
-//! The fuzz target of the shared memory. A hostile program, whose user is not the victim's, writes
-//! to its own region and punches holes into it while connections use the region. The region is the
+//! The fuzz target of the shared memory. A hostile program (the attacker) writes to its own region,
+//! and tries to punch holes into the region, while connections use the region. The region is the
 //! memory that the program shares with the service: ring entries, ring indices, buffers, and for
-//! each connection a slot with its state. [`crate::service`] describes the service and the victim.
+//! each connection a slot with its state. The victim is a well-behaved program of another user.
+//! [`crate::service`] describes the service and the victim.
 
 use tidelane_abi::{
     CONTROL_REQUEST_OFFSET, ControlRequest, DATA_REQUEST_OFFSET, HEADER_LEN, RingSetHead, Slot,
@@ -18,9 +19,9 @@ use crate::{
 
 /// Largest number of steps taken from one input.
 const STEPS_MAX: u32 = 192;
-/// Number of slots to which the target writes.
+/// The target writes to this many of the region's first slots.
 const SLOTS: u64 = 8;
-/// The target writes only to this many bytes at the start of a buffer area.
+/// The target writes to this many bytes at the start of each buffer area.
 const BUFFERS: u64 = 1 << 16;
 
 /// Fuzz target: writes to the region of a program that is registered, listens and has connections.
@@ -37,6 +38,7 @@ fn play(scene: &mut Scene<'_>, data: &[u8]) {
     let mut listen = new_message(message::LISTEN);
     listen.backlog = 8;
     scene.attack(0, &listen, &[Kind::Listens]);
+    // The service numbers the listeners: the victim's is 1, and the attacker's is 2.
     scene.join(0, 2);
     if start & 1 == 0 {
         scene.peer.connect(7000);
@@ -113,7 +115,8 @@ fn any_value(bytes: &mut Bytes<'_>) -> u64 {
     }
 }
 
-/// Pushes a data request with arbitrary content to its ring, by the ring protocol.
+/// Pushes a data request with arbitrary content to the attacker's ring of data requests, by the
+/// ring protocol.
 fn push_data(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let (kind, arg, slot) = (bytes.u8() & 7, u32::from(bytes.u16()), bytes.u8());
     let Some(rings) = scene.attackers.first_mut().and_then(|a| a.rings.as_mut()) else {
@@ -125,7 +128,8 @@ fn push_data(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     core.data_requests.publish();
 }
 
-/// Pushes a control request with arbitrary content to its ring, by the ring protocol.
+/// Pushes a control request with arbitrary content to the attacker's ring of control requests, by
+/// the ring protocol.
 fn push_control(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let (kind, which) = (bytes.u8() & 3, bytes.u8());
     let to = [10, 77, 0, which & 3];
@@ -170,6 +174,7 @@ fn carry(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let Some(attacker) = scene.attackers.first_mut() else {
         return;
     };
+    // Accept the connections that arrived at listener 2, the attacker's listener.
     attacker.poll(2);
     let count = attacker.connections.len().max(1);
     let connection = attacker.connections.get(which % count).copied();
@@ -199,7 +204,7 @@ fn carry_as_peer(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     }
 }
 
-/// Punches a hole into the attacker's region.
+/// Tries to punch a hole into the attacker's region.
 fn punch(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let (page, pages) = (u64::from(bytes.u16()), u64::from(bytes.u8()));
     let Some(program) = scene.attackers.first().and_then(|a| a.program.as_ref()) else {

@@ -1,6 +1,7 @@
 //! The fuzz target of the registration socket, over which programs open a session with the service.
-//! Several hostile programs send messages with descriptors of every kind. Their user is not the
-//! victim's. [`crate::service`] describes the service and the victim.
+//! Several hostile programs (the attackers) send messages with descriptors of every kind. The
+//! victim is a well-behaved program of another user. [`crate::service`] describes the service and
+//! the victim.
 
 use tidelane_abi::{Message, message};
 use tidelane_ring::registration::new_message;
@@ -34,8 +35,8 @@ fn play(scene: &mut Scene<'_>, data: &[u8]) {
     }
 }
 
-/// Runs one step: an attacker sends a message, joins a listener or opens a connection, attackers
-/// come and go, a descriptor is closed, the peer opens a connection, or time passes.
+/// Runs one step: an attacker sends a message, joins a listener or opens a connection, an attacker
+/// is added or removed, a descriptor is closed, the peer opens a connection, or time passes.
 pub fn act(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let what = bytes.u8();
     let at = usize::from(what >> 6);

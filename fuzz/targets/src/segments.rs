@@ -1,11 +1,11 @@
-//! The fuzz target of the engine: sequences of segments that arrive at a live connection, and calls
-//! of its program between them.
+//! The fuzz target of the engine (Tidelane's TCP): sequences of segments that arrive at a live
+//! connection, and calls of the connection's program between these segments.
 //!
 //! Two engines communicate. The input decides when each engine's program sends, reads or closes,
 //! and when time passes. The input also decides which packets arrive, are lost or are duplicated,
 //! and which segments a third party forges. Each engine sends and places payload through a
 //! `tidelane_hostile::party::CheckingDriver`, which panics if the engine breaks an invariant. At
-//! the end, all connections are aborted, and no state may be left.
+//! the end, all connections are aborted, and no state may remain.
 
 use tidelane_engine::{
     Duration, Endpoint, EngineConfig, Event, FlowId, FlowKey, Instant, IpAddress, SeqNumber,
@@ -116,7 +116,8 @@ impl Scene {
         self.finish_step();
     }
 
-    /// Runs timers, ends the batch, and puts the sent packets in flight.
+    /// Runs the timers of both engines, ends their batches (the segments and calls that an engine
+    /// handles before it sends), and puts the sent packets in flight.
     fn finish_step(&mut self) {
         for (from, party) in self.parties.iter_mut().enumerate() {
             party.end_batch(self.now);
@@ -168,7 +169,8 @@ impl Scene {
         }
     }
 
-    /// Delivers a forged segment whose sequence numbers are close to valid ones.
+    /// Delivers a forged segment, with sequence and acknowledgment numbers that are close to valid
+    /// numbers.
     fn forge(&mut self, to: usize, bytes: &mut Bytes<'_>) {
         let ports = [40_000, 80];
         let party = &mut self.parties[to];

@@ -35,11 +35,11 @@ fn segment(bytes: &[u8]) {
         options: fitting_options(&header.options),
         ..header
     };
-    assert_eq!(again, Ok(expected), "encoding keeps the header");
+    assert_eq!(again, Ok(expected), "encoding changed the header");
 }
 
 /// Returns the options that fit: SACK blocks for which there is no room are removed. A Fast Open
-/// option, which takes the place of blocks, always fits.
+/// option always fits, because options with a Fast Open option have no SACK blocks.
 fn fitting_options(options: &TcpOptions) -> TcpOptions {
     if options.fast_open().is_some() {
         return *options;
@@ -61,11 +61,11 @@ pub fn options(data: &[u8]) {
     let options = TcpOptions::parse(data);
     let mut buffer = [0; OPTIONS_LEN_MAX];
     let len = options.emit(&mut buffer);
-    assert_eq!(len % 4, 0, "options fill whole words");
+    assert_eq!(len % 4, 0, "options end within a word");
     assert_eq!(len, options.len());
     assert_eq!(
         TcpOptions::parse(&buffer[..len]),
         fitting_options(&options),
-        "encoding keeps the options"
+        "encoding changed the options"
     );
 }

@@ -22,7 +22,7 @@ const TX_BUDGET_MIN: u32 = 32;
 const BIND_TRIES_MAX: u32 = 50;
 const BIND_PAUSE: Duration = Duration::from_millis(10);
 
-/// Path of frames between the NIC and the UMEM.
+/// Path of frames between the NIC and the UMEM (the memory of the port's frames).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
     /// The NIC reads and writes the UMEM directly.
@@ -35,8 +35,9 @@ pub enum XdpMode {
 pub(crate) struct Bound {
     pub(crate) socket: XskSocket,
     pub(crate) rings: Rings,
-    /// True if the UMEM has transmit metadata, by which the [`XdpPort`](crate::XdpPort) leaves
-    /// partial checksums to the kernel or the device.
+    /// True if the UMEM has transmit metadata. With metadata, the [`XdpPort`](crate::XdpPort)
+    /// leaves partial checksums (the checksum field holds only the sum of the pseudo-header) to the
+    /// kernel or the device.
     pub(crate) metadata: bool,
     /// True if the kernel accepted the length of the TX ring as the budget of one copy-mode
     /// `sendto`.
@@ -130,8 +131,9 @@ impl Binding<'_> {
         // Request metadata only with a checksum offload. Without the offload, the kernel would
         // compute the checksum in software, or not at all (Linux 6.12 on virtio-net).
         let offload = || sys::interface_finishes_checksums(self.interface).unwrap_or(false);
-        // With metadata the kernel needs space before the data of each descriptor. The frames of a
-        // long packet are adjacent without gaps, so multi-buffer excludes metadata.
+        // With metadata, the kernel needs space before the data of each descriptor. Multi-buffer
+        // (packets of several frames) excludes metadata, because the frames of a long packet are
+        // adjacent without gaps.
         let asks = self.config.tx_checksum && self.config.tx_metadata;
         if asks && !self.layout.multi_buffer && offload() {
             attempts.push(Attempt {
@@ -174,8 +176,8 @@ impl Binding<'_> {
     }
 
     /// Calls [`bind_once`](Self::bind_once) while the queue is busy, at most [`BIND_TRIES_MAX`]
-    /// times. The kernel frees the queue of a closed socket from a work queue, some milliseconds
-    /// after `close` or the death of its process.
+    /// times. The kernel frees the NIC queue of a closed socket only some milliseconds after
+    /// `close` or the death of the socket's process.
     fn bind_with_retries(&self, attempt: Attempt) -> Result<Bound, (&'static str, io::Error)> {
         for _ in 1..BIND_TRIES_MAX {
             match self.bind_once(attempt) {
@@ -206,8 +208,8 @@ impl Binding<'_> {
                 .map_err(at("setsockopt of a ring"))?;
         }
         let rings = Rings::map(&socket, layout)?;
-        // An older kernel may refuse the budget, and a process without CAP_NET_ADMIN gets a smaller
-        // send buffer. The socket then transmits in smaller batches.
+        // An older kernel may refuse the budget, and a process without CAP_NET_ADMIN may get a
+        // smaller send buffer. The socket then transmits in smaller batches.
         let send_buffer = layout.tx_ring_len() as usize * SEND_BUFFER_PER_FRAME;
         let _ = socket.set_send_buffer(send_buffer);
         let budget = layout.tx_ring_len().max(TX_BUDGET_MIN);

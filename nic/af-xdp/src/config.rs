@@ -1,4 +1,4 @@
-//! Configuration of an AF_XDP port, and the layout of its UMEM.
+//! Configuration of an AF_XDP port, and the layout of its UMEM (the memory of the port's frames).
 
 use std::ops::Range;
 
@@ -32,7 +32,7 @@ pub struct BusyPoll {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpConfig {
     /// Number of frames for receiving, a power of two of at most 2^20. The FILL and RX rings have
-    /// the same length.
+    /// an entry for each of these frames.
     pub rx_frames: u32,
     /// Number of packets that may be in transmission, a power of two of at most 2^20. Each packet
     /// takes one frame, or several frames if the MTU does not fit into one frame. The TX and
@@ -48,10 +48,11 @@ pub struct XdpConfig {
     /// True if the port requests huge pages for the UMEM. Without enough free huge pages, the port
     /// uses normal pages.
     pub huge_pages: bool,
-    /// True if the port may send packets with a partial checksum, which the device or the peer's
-    /// kernel completes. Only copy mode supports this. The value must be false if the packets pass
-    /// another XDP program on their way to a kernel: a redirect by that program loses the state
-    /// CHECKSUM_PARTIAL, and the kernel then drops the packets.
+    /// True if the port may send packets with a partial checksum (CHECKSUM_PARTIAL: the checksum
+    /// field holds only the sum of the pseudo-header). The device or the peer's kernel completes
+    /// the checksum. Only copy mode supports partial checksums. The value must be false if the
+    /// packets pass another XDP program on their way to a kernel: a redirect by that program loses
+    /// the state CHECKSUM_PARTIAL, and the kernel then drops the packets.
     pub tx_checksum: bool,
     /// True if the port may request the checksum offload by transmit metadata. Some kernels ignore
     /// the metadata with some drivers.
@@ -65,11 +66,12 @@ pub struct XdpConfig {
     /// `tx_checksum`, and only if the packet socket for GSO frames could be opened.
     pub gso: bool,
     /// True if packets above the MTU may arrive: a veth without a native XDP program passes on GSO
-    /// packets that the sender at the other end has not segmented. The value needs Linux 6.6.
+    /// packets that the sender at the other end has not segmented. The value true needs Linux 6.6.
     pub long_packets: bool,
-    /// Number of frames that belong to the user of the port, the TCP/IP stack that opened the port
-    /// ([`shared_frames`](tidelane_packet_io::PacketIo::shared_frames)); at most 2^20. With zero,
-    /// the port does not share its memory.
+    /// Number of frames, at most 2^20, that belong to the user of the port (the TCP/IP stack that
+    /// opened the port) when the port is opened. The port and the user exchange frames
+    /// ([`shared_frames`](tidelane_packet_io::PacketIo::shared_frames)). With zero, the port does
+    /// not share its memory.
     pub shared_frames: u32,
     /// Parameters of busy polling. `None` leaves busy polling off.
     pub busy_poll: Option<BusyPoll>,
@@ -104,8 +106,9 @@ impl XdpConfig {
         }
     }
 
-    /// Returns the configuration with the smallest frame size that holds a packet of this MTU. If
-    /// no frame size holds the packet, returns the configuration with the largest frame size.
+    /// Returns this configuration with the smallest frame size whose receive frames hold a packet
+    /// of this MTU. If no frame size holds the packet, returns the configuration with the largest
+    /// frame size.
     #[must_use]
     pub fn sized_for(self, mtu: u32) -> Self {
         let holds = |size: &u32| mtu <= mtu_of(*size);
@@ -198,8 +201,9 @@ impl UmemLayout {
     }
 
     /// Returns the length in bytes of the longest packet that can be transmitted. Without
-    /// multi-buffer, the result is at most the longest packet that can be received, because a peer
-    /// may answer with packets that are as long as the packets of this port.
+    /// multi-buffer (packets of several frames), the result is at most the length of the longest
+    /// packet that can be received, because a peer may answer with packets that are as long as the
+    /// packets of this port.
     pub(crate) fn tx_packet_len_max(&self) -> u32 {
         let room = self.tx_packet_frames * self.frame_size - TX_HEADROOM;
         if self.multi_buffer {

@@ -1,14 +1,15 @@
-//! Errors of opening an AF_XDP port ([`XdpPort`](crate::XdpPort)): an AF_XDP socket on one NIC
-//! queue, with its memory. The text of each error except [`XdpError::InvalidConfig`] and
-//! [`XdpError::System`] names a command that resolves the error or shows its cause.
+//! Errors of opening an AF_XDP port ([`XdpPort`](crate::XdpPort)). A port is an AF_XDP socket on
+//! one NIC queue, with the memory of its frames (the UMEM). The text of each error, except
+//! [`XdpError::InvalidConfig`] and [`XdpError::System`], names a command that resolves the error or
+//! shows its cause.
 
 use std::{error::Error, fmt, io};
 
 /// The reason for which an AF_XDP port could not be opened.
 #[derive(Debug)]
 pub enum XdpError {
-    /// This network namespace has no interface of that name or index. The text is the name, or
-    /// `with index` and the index.
+    /// The network namespace of the calling thread has no interface with the requested name or
+    /// index. The text is the name, or `with index` and the index.
     NoSuchInterface(String),
     /// The interface has no queue with this number.
     NoSuchQueue {

@@ -25,9 +25,11 @@ const SEGMENTATION_HEADER_LEN: usize = 10;
 const FRAME_LEN_MAX: usize = 14 + 65_535;
 /// Length in bytes of an Ethernet header, an IPv6 header and a TCP header with all options.
 const HEADERS_LEN_MAX: usize = 14 + 40 + 60;
-/// Length of the send buffer in bytes, which suffices for several GSO frames in flight.
+/// Size in bytes of the packet socket's send buffer, which suffices for several GSO frames in
+/// flight.
 const SEND_BUFFER: usize = 4 << 20;
-/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum is partial (CHECKSUM_PARTIAL).
+/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum field holds only the sum of the pseudo-header, and
+/// the kernel or the device completes the checksum.
 const NEEDS_CHECKSUM: u8 = 1;
 /// Values of the field `gso_type` (`VIRTIO_NET_HDR_GSO_*`).
 const GSO_TCPV4: u8 = 1;
@@ -59,8 +61,8 @@ impl GsoSocket {
         &mut self.headers[SEGMENTATION_HEADER_LEN..]
     }
 
-    /// Sends the headers, followed by `payload`. Returns an error if the socket's send buffer is
-    /// full.
+    /// Sends the headers, followed by `payload`. Returns [`LinkFull`] if the socket's send buffer
+    /// is full.
     pub(crate) fn send(
         &mut self,
         payload: GsoPayload<'_>,

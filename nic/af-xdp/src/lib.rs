@@ -9,17 +9,19 @@
 //!
 //! The FILL and RX rings have an entry for each receive frame. The TX and COMPLETION rings have an
 //! entry for each frame of the transmit packets. A ring can therefore never overflow, and no entry
-//! has to be queued elsewhere. Each frame has exactly one owner at any time: the kernel, the port,
-//! a burst of the caller, or the user of the port (the TCP/IP stack that opened the port).
+//! has to be queued elsewhere. The *user* of the port is the TCP/IP stack that opened the port.
+//! Each frame has exactly one owner at any time: the kernel, the port, the user, or a burst
+//! (received frames that the port lends to the user).
 //!
-//! Packets of a jumbo MTU take several frames (multi-buffer, Linux 6.6), but the caller sees only
+//! Packets of a jumbo MTU take several frames (multi-buffer, Linux 6.6), but the user sees only
 //! whole packets: the port copies the frames of a received packet into one buffer, and the frames
 //! of a transmitted packet are adjacent.
 //!
 //! A program uses the port together with the crate `tidelane-steering`, whose `Demux` loads the XDP
 //! program that redirects frames to the port:
 //!
-//! 1. `Demux::load_and_attach(ifindex, queue_counts(name)?.rx, Buffers::One)`;
+//! 1. `Demux::load_and_attach(ifindex, queue_counts(name)?.rx, Buffers::One)`. If packets may take
+//!    several frames, the last argument is `Buffers::Several`;
 //! 2. for every queue [`XdpPort::open`], then `demux.register_xsk(queue, port.fd())`. No queue may
 //!    be left out: a flow that hashes to a queue without a socket would go to the kernel instead;
 //! 3. `demux.claim(..)` for each address and port whose packets the program wants;

@@ -1,5 +1,5 @@
-//! `XdpPort`: opens a queue of a NIC and implements [`PacketIo`] over its receive and transmit
-//! halves.
+//! `XdpPort`: opens a queue of a NIC and implements [`PacketIo`] over the receive half and the
+//! transmit half of the queue. The *user* of a port is the TCP/IP stack that opened the port.
 
 use std::{
     io,
@@ -76,8 +76,8 @@ pub struct XdpCounters {
 pub struct XdpPort {
     pub(crate) rx: RxQueue,
     pub(crate) tx: TxQueue,
-    /// The memory of all frames, until the user takes the memory (`SharedFrames::take_memory`).
-    /// `None` also if the port shares no frames.
+    /// The memory of all frames. `None` after the user has taken the memory
+    /// (`SharedFrames::take_memory`), and always if the port shares no frames.
     pub(crate) shared_memory: Option<SharedMemory>,
     /// True if the user of the port may lend frames to the port.
     shares_frames: bool,
@@ -94,7 +94,7 @@ pub struct XdpPort {
     ifindex: u32,
     queue: u32,
     counters: XdpCounters,
-    /// The last transmit error: see [`take_tx_error`](Self::take_tx_error).
+    /// The most recent transmit error: see [`take_tx_error`](Self::take_tx_error).
     tx_error: Option<io::Error>,
     socket: XskSocket,
 }
@@ -134,8 +134,8 @@ impl XdpPort {
         if port.mode == XdpMode::Copy || config.frame_size >= ZERO_COPY_FRAME_SIZE {
             return Ok(port);
         }
-        // Only the driver knows if it supports zero-copy. The port was opened with frames that are
-        // too small for zero-copy, so open it again with larger frames.
+        // Only the driver knows whether it supports zero-copy. The port was opened with frames that
+        // are too small for zero-copy, so open it again with larger frames.
         drop(port);
         let config = XdpConfig {
             frame_size: ZERO_COPY_FRAME_SIZE,
@@ -201,8 +201,9 @@ impl XdpPort {
         })
     }
 
-    /// Returns the socket for `Demux::register_xsk` and for polling. The socket is readable while
-    /// frames wait, and writable while the TX ring is at most half full.
+    /// Returns the socket for polling and for `Demux::register_xsk` (crate `tidelane-steering`).
+    /// The socket is readable while frames wait, and writable while the TX ring is at most half
+    /// full.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -217,13 +218,14 @@ impl XdpPort {
         self.queue
     }
 
-    /// Returns the path of frames between the NIC and the UMEM.
+    /// Returns the path of frames between the NIC and the UMEM (the memory of the frames).
     pub fn mode(&self) -> XdpMode {
         self.mode
     }
 
-    /// Returns true if the port leaves partial checksums to the device or the peer's kernel.
-    /// Otherwise, the port completes partial checksums in software.
+    /// Returns true if the port leaves partial checksums (the checksum field holds only the sum of
+    /// the pseudo-header) to the device or the peer's kernel. Otherwise, the port completes partial
+    /// checksums in software.
     pub fn leaves_partial_checksums(&self) -> bool {
         self.tx.has_metadata()
     }
@@ -279,14 +281,14 @@ impl XdpPort {
         }
     }
 
-    /// Returns the last transmit error, and clears the error. ENETDOWN means that the interface is
+    /// Returns the most recent transmit error, and clears it. ENETDOWN means that the interface is
     /// down, and ENXIO that the interface was removed.
     pub fn take_tx_error(&mut self) -> Option<io::Error> {
         self.tx_error.take()
     }
 
-    /// Calls `sendto` while the ring needs a wake-up, until the kernel has taken all descriptors or
-    /// takes no more.
+    /// Calls `sendto` while the TX ring needs a wake-up. Stops when the kernel has taken all
+    /// descriptors, takes no more, or returns an error that is not temporary.
     fn kick_tx(&mut self) {
         let mut pending = self.tx.pending();
         // Each round except the last makes the kernel take at least one descriptor, so the number

@@ -14,13 +14,13 @@ pub struct QueueCounts {
     pub tx: u32,
 }
 
-/// Returns the numbers of queues of an interface in this thread's network namespace; at least one
-/// queue of each kind.
+/// Returns the numbers of queues of an interface in this thread's network namespace. Each number is
+/// at least one.
 ///
-/// The function prefers the channels of ethtool. For a driver without channels, the function counts
-/// the queues in `sysfs`. A mount of `sysfs` shows the interfaces of one network namespace, so the
-/// thread must be in the network namespace of the mount. If `sysfs` does not show the interface,
-/// the function returns one queue of each kind.
+/// The function uses the channel counts of ethtool. For a driver without channels, the function
+/// counts the queues in `sysfs`. A mount of `sysfs` shows the interfaces of one network namespace,
+/// so the thread must be in the network namespace of the mount. If `sysfs` does not show the
+/// interface, the function returns one queue of each kind.
 pub fn queue_counts(interface: &str) -> io::Result<QueueCounts> {
     sys::interface_index(interface)?;
     match sys::interface_channels(interface) {

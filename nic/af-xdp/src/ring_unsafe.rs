@@ -1,10 +1,11 @@
 //! A ring of an AF_XDP socket. A ring has one producer and one consumer: one of them is the kernel,
 //! and the other is the port (`XdpPort`, which owns the socket).
 //!
-//! Both indices are 32-bit counters that wrap at 2^32. The port writes one index, and the kernel
-//! writes the other index. The port stores its index once per batch, from a private copy, and loads
-//! the kernel's index once per batch. This module does not validate the kernel's index and entries,
-//! because the kernel has full access to the memory of the process anyway.
+//! A ring has two indices, the producer index and the consumer index. Both are 32-bit counters that
+//! wrap at 2^32. The port writes one index, and the kernel writes the other index. The port stores
+//! its index once per batch, from a private copy, and loads the kernel's index once per batch. This
+//! module does not validate the kernel's index and entries, because the kernel has full access to
+//! the memory of the process anyway.
 
 use std::{
     io,
@@ -49,11 +50,11 @@ pub(crate) struct Ring<T> {
     /// Number of entries, minus one. The number masks an index to get the position of the entry in
     /// the ring.
     mask: u32,
-    /// Producer index: the current value if the port is the producer, otherwise the last value that
-    /// the port has read.
+    /// Producer index: the current value if the port is the producer, otherwise the value that the
+    /// port read most recently.
     producer: u32,
-    /// Consumer index: the current value if the port is the consumer, otherwise the last value that
-    /// the port has read.
+    /// Consumer index: the current value if the port is the consumer, otherwise the value that the
+    /// port read most recently.
     consumer: u32,
     entries: PhantomData<T>,
 }
@@ -242,7 +243,7 @@ mod tests {
         assert_eq!(
             ring.word(0).load(Ordering::Relaxed),
             start,
-            "nothing shows before publish"
+            "entries are visible before `publish`"
         );
         ring.publish();
         assert_eq!(

@@ -1,8 +1,9 @@
 //! The receive half of an AF_XDP port: FILL ring, RX ring, and the frames that are lent to the
 //! caller in bursts.
 //!
-//! A packet in several frames (multi-buffer) is copied into one buffer, and its frames return to
-//! the FILL ring at once. A packet in one frame is lent out and stays in the UMEM.
+//! A packet in several frames (multi-buffer) is copied into one buffer, and its frames immediately
+//! return to the FILL ring. A packet in one frame is lent out, and stays in the UMEM (the memory of
+//! all frames).
 
 use std::sync::Arc;
 
@@ -28,6 +29,7 @@ const ASSEMBLED: u32 = 1 << 31;
 /// copied, so each frame has one owner.
 pub struct XdpBurst {
     umem: Arc<Umem>,
+    /// Places of the packets in the UMEM, or in `assembled` (option [`ASSEMBLED`]).
     packets: Vec<Descriptor>,
     /// Bytes of the packets that took several frames, one packet after another.
     assembled: Vec<u8>,
@@ -62,7 +64,7 @@ pub(crate) struct RxQueue {
     frame_log2: u32,
     /// For each frame of the UMEM: true if the frame is in a burst.
     lent: Box<[bool]>,
-    /// Bytes received so far of a packet whose last frame has not arrived.
+    /// Bytes received so far of a packet whose final frame has not arrived.
     incomplete: Vec<u8>,
     /// Number of packets received since the port was opened.
     received: u64,
@@ -121,8 +123,9 @@ impl RxQueue {
         }
     }
 
-    /// Appends up to `max` packets to `burst`. Returns their number. Zero means that the RX ring is
-    /// empty. The function collects the frames of a long packet until the packet is complete.
+    /// Appends up to `max` packets to `burst`, and returns their number. If `max` is not zero, the
+    /// result zero means that the RX ring is empty. The function keeps the bytes of an incomplete
+    /// packet for a later call.
     pub(crate) fn burst(&mut self, burst: &mut XdpBurst, max: usize) -> usize {
         self.check(burst);
         let max = max.min(self.lent.len()) as u32;
@@ -143,7 +146,7 @@ impl RxQueue {
             let number = self.chunk_index(frame.addr);
             assert!(!self.lent[number], "the kernel gave a frame twice");
             let end = (frame.addr + u64::from(frame.len)).saturating_sub(1);
-            assert_eq!(self.chunk_index(end), number, "bytes of one frame");
+            assert_eq!(self.chunk_index(end), number, "data beyond the frame");
             let continues = frame.options & libc::XDP_PKT_CONTD != 0;
             if continues || !self.incomplete.is_empty() {
                 self.assemble(burst, frame, continues);
@@ -193,7 +196,7 @@ impl RxQueue {
     /// kernel frames of the wrong UMEM.
     fn check(&self, burst: &XdpBurst) {
         let ours = Arc::ptr_eq(&self.umem, &burst.umem);
-        assert!(ours, "a burst belongs to the port that made it");
+        assert!(ours, "the burst belongs to another port");
     }
 
     pub(crate) fn release(&mut self, burst: &mut XdpBurst) {
@@ -215,7 +218,7 @@ impl RxQueue {
 
     /// Takes the frame of packet `at` out of `burst`. An empty packet in the frame `free` replaces
     /// the packet. Returns `None`, without any effect, if the burst has no packet `at`, if the
-    /// packet took several frames, or if the packet is empty (already exchanged).
+    /// packet took several frames, or if the packet is empty (for example, already exchanged).
     pub(crate) fn exchange(
         &mut self,
         burst: &mut XdpBurst,

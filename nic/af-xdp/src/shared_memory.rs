@@ -1,5 +1,5 @@
-//! The memory of the frames of an AF_XDP port. The user of the port, the TCP/IP stack that opened
-//! the port, may take the memory.
+//! The memory of the frames of an AF_XDP port (the UMEM). The user of the port (the TCP/IP stack
+//! that opened the port) may take the memory.
 
 use std::{ptr::NonNull, sync::Arc};
 
@@ -18,7 +18,8 @@ impl SharedMemory {
         Self { umem, layout }
     }
 
-    /// Returns the memory in the form that the user takes. `None` if the UMEM starts at address 0.
+    /// Returns the memory in the form that the user takes. Returns `None` if the UMEM starts at
+    /// address 0.
     pub(crate) fn into_frames(self) -> Option<FrameMemory> {
         Some(FrameMemory {
             start: NonNull::new(self.umem.start())?,

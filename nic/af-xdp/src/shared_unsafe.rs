@@ -1,13 +1,13 @@
-//! The frames that a port shares with its user, the TCP/IP stack that opened the port.
+//! The frames that a port shares with its user (the TCP/IP stack that opened the port).
 
 use tidelane_packet_io::{FrameData, FrameMemory, LinkFull, SharedFrames, TxChecksum};
 
 use crate::{XdpBurst, XdpPort};
 
-// SAFETY: the owner of the memory keeps the UMEM, which is mapped as zeros. The port gives the
-// kernel only frames of the receive half, frames of the transmit half, and lent frames. The kernel
-// reads a lent frame until its completion. `request_checksum` writes to a lent frame only before
-// the frame is queued.
+// SAFETY: `FrameMemory::owner` keeps the UMEM (the memory of all frames), which is mapped as zeros.
+// The port gives the kernel only frames that belong to the port, and lent frames. The kernel reads
+// a lent frame until its completion. `request_checksum` writes to a lent frame only before the
+// frame is queued.
 unsafe impl SharedFrames<XdpBurst> for XdpPort {
     fn take_memory(&mut self) -> Option<FrameMemory> {
         self.shared_memory.take()?.into_frames()
@@ -23,7 +23,7 @@ unsafe impl SharedFrames<XdpBurst> for XdpPort {
     }
 
     unsafe fn tx_lend(&mut self, data: FrameData, checksum: TxChecksum) -> Result<(), LinkFull> {
-        // SAFETY: the caller keeps the same contract.
+        // SAFETY: `TxQueue::lend` has the contract of this method, which the caller keeps.
         unsafe { self.tx.lend(data, checksum) }
     }
 

@@ -16,7 +16,7 @@ const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const SO_PREFER_BUSY_POLL: c_int = 69;
 const SO_BUSY_POLL_BUDGET: c_int = 70;
 
-/// A plain C type into which the kernel may write a socket option.
+/// A plain C type that is the value of a socket option. The kernel may write the value.
 ///
 /// # Safety
 /// Every bit pattern is a value of the type.
@@ -165,7 +165,8 @@ impl XskSocket {
     pub(crate) fn kick_rx(&self) {
         let fd = self.0.as_raw_fd();
         // SAFETY: the buffer is empty and there is no address, so the kernel accesses no memory.
-        // The call transfers no data. Its error is ignored, because a later call does the same.
+        // The call transfers no data. Its error is ignored, because a later call repeats the
+        // request.
         unsafe {
             let none = ptr::null_mut();
             libc::recvfrom(
@@ -290,7 +291,8 @@ impl Mapping {
         Self::new(len, libc::MAP_SHARED, Some((file, 0)))
     }
 
-    /// Maps `len` bytes of private memory. The kernel allocates all pages at once (`MAP_POPULATE`).
+    /// Maps `len` bytes of private memory. The kernel allocates all pages during the call
+    /// (`MAP_POPULATE`).
     pub(crate) fn anonymous(len: usize, huge_pages: bool) -> io::Result<Self> {
         let huge = if huge_pages { libc::MAP_HUGETLB } else { 0 };
         Self::new(
@@ -342,15 +344,16 @@ pub(crate) fn interface_name(index: u32) -> io::Result<String> {
 /// Runs an interface `ioctl` that takes an `ifreq`.
 ///
 /// # Safety
-/// `request` must read and write no memory except the `ifreq`. For `SIOCETHTOOL`, `fill` must set
-/// `ifru_data` to the structure of the command, which must be valid during the call.
+/// For `SIOCETHTOOL`, `fill` must set `ifru_data` to the structure of the ethtool command, which
+/// must be valid during the call. `request` must read and write no memory except the `ifreq` and
+/// this structure.
 unsafe fn interface_request(
     name: &str,
     request: libc::c_ulong,
     fill: impl FnOnce(&mut libc::ifreq),
 ) -> io::Result<libc::ifreq> {
     // SAFETY: `ifreq` is plain data, and all zeros is a value of it. The name is copied only if it
-    // fits with its terminator. The caller promises that the request touches no other memory.
+    // fits with its terminator. The caller promises that the request touches only valid memory.
     unsafe {
         let fd = check(libc::socket(
             libc::AF_INET,

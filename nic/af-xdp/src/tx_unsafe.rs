@@ -1,8 +1,9 @@
 //! The transmit half of an AF_XDP port: TX ring, COMPLETION ring, and the stack of free packets.
 //!
-//! In this module, a *frame* is a chunk of the UMEM, and a *packet* is the buffer for one packet of
-//! the link. The buffer consists of one frame, or of several adjacent frames if one frame is too
-//! short for the MTU. Its bytes are contiguous, and each of its frames has its own descriptor.
+//! The UMEM is the memory of all frames. In this module, a *frame* is a chunk of the UMEM, and a
+//! *packet* is the buffer for one packet of the link. The buffer consists of one frame, or of
+//! several adjacent frames if one frame is too short for the MTU. The bytes of the buffer are
+//! contiguous. Each frame that contains data has a descriptor of its own.
 //!
 //! The *user* of the port is the TCP/IP stack that opened the port. The user may lend the port one
 //! of the user's own frames. The port transmits the lent frame without a copy, and then returns the
@@ -42,9 +43,9 @@ pub(crate) struct TxQueue {
     /// UMEM offsets of the data of free packets. The list is a stack, so that the packets in use
     /// stay in the CPU cache. `packet` returns the packet at the top.
     free: Vec<u64>,
-    /// Packets taken from `free`, one for each lent frame in flight. The rings have room for the
-    /// frames of all packets. A lent frame uses a ring entry of its parked packet, so the rings
-    /// never overflow.
+    /// Parked packets: packets taken from `free`, one for each lent frame in flight. The rings have
+    /// room for the frames of all packets. A lent frame uses a ring entry of a parked packet, so
+    /// the rings never overflow.
     parked: Vec<u64>,
     /// Numbers of lent frames that the kernel no longer reads, until the user takes the frames back
     /// with `returned`.
@@ -146,8 +147,8 @@ impl TxQueue {
     ///
     /// # Safety
     ///
-    /// The frame belongs to the user. Until [`Self::returned`] returns the number of the frame,
-    /// nobody writes the data, or the metadata before the data.
+    /// The frame belongs to the user. Until [`Self::returned`] returns the number of the frame, the
+    /// user writes neither the data nor the metadata before the data.
     pub(crate) unsafe fn lend(
         &mut self,
         data: FrameData,
@@ -185,7 +186,7 @@ impl TxQueue {
     }
 
     /// Returns the number of a lent frame that the kernel no longer reads. The frame belongs to the
-    /// user again.
+    /// user again. Returns `None` if there is no such frame.
     pub(crate) fn returned(&mut self) -> Option<u32> {
         if self.returned.is_empty() && !self.parked.is_empty() {
             self.reap();
@@ -231,8 +232,8 @@ impl TxQueue {
     }
 
     /// Requests checksum offload in the transmit metadata. If the port has no transmit metadata,
-    /// completes the partial checksum in software instead. Returns the options of the packet's
-    /// first descriptor.
+    /// completes the partial checksum in software instead. `start` and `offset` are the fields of
+    /// [`TxChecksum::Partial`]. Returns the options of the packet's first descriptor.
     fn request_checksum(&mut self, addr: u64, len: usize, start: u16, offset: u16) -> u32 {
         let field_end = usize::from(start) + usize::from(offset) + 2;
         // The kernel would reject a descriptor whose checksum field lies outside the frame. The TX
@@ -264,7 +265,7 @@ impl TxQueue {
         self.tx.publish();
     }
 
-    /// Returns the number of descriptors that the kernel has not taken from the ring.
+    /// Returns the number of descriptors that the kernel has not taken from the TX ring.
     pub(crate) fn pending(&mut self) -> u32 {
         self.tx.unconsumed()
     }
@@ -274,7 +275,7 @@ impl TxQueue {
     }
 
     /// Takes all entries from the COMPLETION ring. A completed packet returns to the free stack. A
-    /// completed lent frame is ready for [`Self::returned`], and its parked packet is free again.
+    /// completed lent frame is ready for [`Self::returned`], and one parked packet is free again.
     pub(crate) fn reap(&mut self) {
         let count = self.completion.available(u32::MAX);
         for _ in 0..count {

@@ -8,19 +8,19 @@ use tidelane_time::{Duration, Instant};
 /// The clock of the NIC and of its stack. The owner of the clock sets the virtual time.
 pub type Clock = Rc<Cell<Instant>>;
 
-/// Parameters of a NIC. The NIC has receive frames, transmit frames, and frames that belong to the
-/// stack.
+/// Parameters of a NIC. At the start, the receive frames and the transmit frames belong to the NIC,
+/// and the user frames belong to the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NicConfig {
     /// Length of the largest Ethernet frame in bytes.
     pub frame_len_max: u32,
-    /// Number of receive frames. The queue of frames that have arrived and that the stack has not
-    /// received yet has the same length.
+    /// Number of receive frames. Also the capacity of the receive queue, which holds the frames
+    /// that have arrived until the stack receives them.
     pub rx_frames: u32,
-    /// Number of the NIC's own transmit frames. The NIC accepts a frame of the stack for
+    /// Number of the NIC's own transmit frames. The NIC accepts a frame that the stack lends for
     /// transmission only while fewer frames than this number wait for a flush or are in flight.
     pub tx_frames: u32,
-    /// Number of frames that belong to the stack. Ignored unless `is_shared` is true.
+    /// Number of frames that belong to the stack at the start. Ignored if `is_shared` is false.
     pub user_frames: u32,
     /// True if the stack may send and keep frames without a copy, because the NIC shares the memory
     /// of its frames with the stack (`tidelane_packet_io::SharedFrames`).
@@ -45,24 +45,25 @@ impl Default for NicConfig {
 /// Headroom in bytes before the data of a received frame (Linux: `XDP_PACKET_HEADROOM`).
 pub const RX_HEADROOM: u32 = 256;
 /// Headroom in bytes before the data of a frame that the stack lends to the NIC for transmission.
-/// The NIC overwrites the headroom, because an AF_XDP port writes its transmit metadata there.
+/// The NIC overwrites this headroom, as an AF_XDP port does with its transmit metadata.
 pub const TX_HEADROOM: u32 = 16;
 /// Alignment of frames in bytes.
 const FRAME_ALIGN: u32 = 256;
 
 impl NicConfig {
-    /// Returns the length of the memory of one frame in bytes, with its headroom.
+    /// Returns the length in bytes of one frame's memory, including its headroom.
     pub const fn frame_len(&self) -> u32 {
         (RX_HEADROOM + self.frame_len_max).next_multiple_of(FRAME_ALIGN)
     }
 
-    /// Returns the number of frames that belong to the NIC at the start: receive and transmit
-    /// frames.
+    /// Returns the number of frames that belong to the NIC at the start: the receive frames and the
+    /// transmit frames.
     pub const fn own_frames(&self) -> u32 {
         self.rx_frames + self.tx_frames
     }
 
-    /// Returns the number of all frames, with the frames of the stack.
+    /// Returns the number of all frames: the NIC's own frames and, if `is_shared` is true, the
+    /// frames of the stack.
     pub const fn frames(&self) -> u32 {
         match self.is_shared {
             true => self.own_frames() + self.user_frames,

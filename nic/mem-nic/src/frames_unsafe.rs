@@ -22,7 +22,7 @@ impl Frames {
         }
     }
 
-    /// Returns the start of the first frame.
+    /// Returns a pointer to the start of the first frame.
     pub fn start(&self) -> NonNull<u8> {
         NonNull::from(&*self.bytes).cast()
     }

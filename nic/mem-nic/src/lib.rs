@@ -1,6 +1,7 @@
-//! A simulated NIC for tests and the simulator. All frames are in one memory, queues hold the
-//! numbers of frames, and a wire replaces the link. The owner of the wire's far end delivers frames
-//! to the NIC, and takes the frames that the NIC has sent.
+//! A simulated NIC for tests and the simulator. The user of the NIC is a TCP/IP stack. The frames
+//! of the NIC are numbered parts of one memory, and queues hold the numbers of frames. A wire
+//! replaces the link: the owner of the wire's far end delivers frames to the NIC, and takes the
+//! frames that the NIC has sent.
 //!
 //! ```text
 //!  stack ── tx_commit, tx_lend ──> Nic ── tx_flush ──> WireEnd::take_sent
@@ -9,8 +10,8 @@
 //!
 //! The NIC copies between its frames and the wire, as DMA does. A transmission is complete some
 //! time after its flush. At the completion, the NIC compares a hash of the frame's data with the
-//! hash at the flush, and panics if the stack has changed the data meanwhile. The clock belongs to
-//! the caller.
+//! hash at the flush, and panics if the stack has changed the data meanwhile. The creator of the
+//! NIC gives the NIC a [`Clock`], and sets the virtual time.
 
 mod config;
 mod frames_unsafe;

@@ -111,8 +111,8 @@ impl Nic {
         (nic, WireEnd::new(wire))
     }
 
-    /// Takes the frames of completed transmissions from `in_flight`: frames of the NIC become free,
-    /// and lent frames wait for [`SharedFrames::tx_returned`].
+    /// Takes the frames of completed transmissions from `in_flight`. The NIC's own frames become
+    /// free. Lent frames wait in `returned` until the stack calls [`SharedFrames::tx_returned`].
     ///
     /// # Panics
     ///
@@ -135,8 +135,8 @@ impl Nic {
         self.update_is_complete();
     }
 
-    /// Updates `WireEnd::is_complete`: true if the NIC has all its own frames, and no frame of the
-    /// stack.
+    /// Updates the result of [`WireEnd::is_complete`]: true if all receive frames are empty, all
+    /// transmit frames are free, and the stack has taken back all frames that it lent.
     fn update_is_complete(&self) {
         let own = self.fill.len() + self.tx_free.len();
         let lent = self.staged.len() + self.in_flight.len() + self.returned.len();
@@ -240,9 +240,9 @@ impl PacketIo for Nic {
     }
 }
 
-// SAFETY: the owner of the memory is a reference to the memory, so the memory exists as long as its
-// owner. The NIC accesses only the frames of `fill` and `tx_free`, of bursts, and of transmissions.
-// In a lent frame, the NIC writes only the headroom, before `tx_lend` returns.
+// SAFETY: the `owner` of the memory is a counted reference to the memory, so the memory exists as
+// long as its owner. The NIC accesses only the frames of `fill` and `tx_free`, of bursts, and of
+// transmissions. In a lent frame, the NIC writes only the headroom, before `tx_lend` returns.
 unsafe impl SharedFrames<NicBurst> for Nic {
     fn take_memory(&mut self) -> Option<FrameMemory> {
         std::mem::take(&mut self.has_memory).then_some(())?;

@@ -13,7 +13,7 @@ pub(crate) struct Wire {
     pub room: usize,
     /// Result of [`WireEnd::is_complete`], as of the NIC's last update.
     pub is_complete: bool,
-    /// True if the NIC had no room for the last transmission that the stack tried.
+    /// True if the NIC had no room for a frame at the stack's most recent attempt to send.
     pub is_full: bool,
 }
 
@@ -47,14 +47,15 @@ impl WireEnd {
         std::mem::take(&mut self.0.borrow_mut().sent)
     }
 
-    /// Returns true if the NIC had no room for the last transmission that its stack tried.
+    /// Returns true if the NIC had no room for a frame at its stack's most recent attempt to send.
     pub fn is_full(&self) -> bool {
         self.0.borrow().is_full
     }
 
     /// Returns true if no burst holds a frame of the NIC, no transmission is pending, and the stack
-    /// has taken back all frames that it lent. The NIC updates the result when the stack receives,
-    /// releases a burst, flushes, or takes frames back.
+    /// has taken back all frames that it lent. The NIC updates the result when the stack receives
+    /// frames, releases a burst, requests a transmit frame, lends a frame, flushes, or takes frames
+    /// back.
     pub fn is_complete(&self) -> bool {
         self.0.borrow().is_complete
     }

@@ -13,8 +13,8 @@ use crate::{
 };
 
 /// A port that also writes each frame it receives or sends as pcapng. The layer does not offer
-/// [`PacketIo::shared_frames`], because frames that a stack lends to a port bypass `tx_commit`, and
-/// would be missing in the capture.
+/// [`PacketIo::shared_frames`]: frames that a stack sends through this interface do not pass
+/// `tx_commit`, and would be missing in the capture.
 pub struct Capture<P, W> {
     port: P,
     out: W,
@@ -60,7 +60,8 @@ impl<P: PacketIo, W: Write> Capture<P, W> {
         &mut self.port
     }
 
-    /// Ends the capture. Returns the port, and the writer or the error that ended the capture.
+    /// Ends the capture. Returns the port and the writer. If a write or the final flush failed,
+    /// returns the error instead of the writer.
     pub fn finish(mut self) -> (P, io::Result<W>) {
         let flushed = match self.error.take() {
             Some(error) => Err(error),
@@ -140,9 +141,9 @@ impl<P: PacketIo, W: Write> PacketIo for Capture<P, W> {
     }
 }
 
-/// Returns the headers and the payload of the GSO frame (payload of many TCP segments) that `port`
-/// has just sent. A shared payload may differ from the bytes that `port` sent, because a program
-/// may write to the payload at any time.
+/// Returns the headers and the payload of the GSO frame (a frame with the payload of many TCP
+/// segments) that `port` has just sent. A shared payload may differ from the bytes that `port`
+/// sent, because a program may write to the payload at any time.
 pub fn gso_frame(port: &mut impl PacketIo, payload: GsoPayload<'_>, gso: GsoParameters) -> Vec<u8> {
     let headers_len = usize::from(gso.headers_len);
     let mut frame = port.tx_gso_headers()[..headers_len].to_vec();

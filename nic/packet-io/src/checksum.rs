@@ -17,9 +17,9 @@ fn sum(bytes: &[u8]) -> u64 {
 /// Completes the partial checksum of a frame
 /// ([`TxChecksum::Partial`](crate::TxChecksum::Partial)).
 ///
-/// The field at `start + offset` holds the sum of the pseudo-header. The function sums all bytes
-/// from `start` and stores the complement. Returns false, and changes nothing, if the field is not
-/// within the frame.
+/// The checksum field at `start + offset` holds the sum of the pseudo-header. The function sums all
+/// bytes from `start`, and stores the complement of the sum in the field. Returns false, and
+/// changes nothing, if the field is not within the frame.
 pub fn finish_checksum(frame: &mut [u8], start: u16, offset: u16) -> bool {
     let start = usize::from(start);
     let field = start + usize::from(offset);
@@ -44,7 +44,8 @@ pub fn finish_checksum(frame: &mut [u8], start: u16, offset: u16) -> bool {
 mod tests {
     use super::finish_checksum;
 
-    /// Returns a UDP datagram from 10.0.0.1:1 to 10.0.0.2:2 with three bytes of payload.
+    /// Returns a frame with a UDP datagram from 10.0.0.1:1 to 10.0.0.2:2 and three bytes of
+    /// payload. The checksum field holds the sum of the pseudo-header. The other headers are zeros.
     fn datagram() -> Vec<u8> {
         let mut bytes = vec![0u8; 14 + 20];
         bytes.extend([0, 1, 0, 2, 0, 11, 0, 0, b'a', b'b', b'c']);

@@ -4,10 +4,10 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Smallest segment size, in payload bytes, of a GSO frame on a link that splits the frame in
-/// software. An example of this link is a mux port: shared memory over which a program with a
-/// TCP/IP stack of its own sends frames to the mux of the service. The minimum bounds the number of
-/// segments per frame. The minimum is below the default MSS of IPv4 less the timestamp option
-/// (536 - 12 bytes), so that every ordinary connection may use GSO.
+/// software. A mux port is an example: shared memory over which a program with a TCP/IP stack of
+/// its own sends frames to the service (the process `tidelaned`). The minimum limits the number of
+/// segments per frame. The minimum is below 524 bytes, the default MSS of IPv4 (536 bytes) less the
+/// timestamp option (12 bytes), so that every ordinary connection may use GSO.
 pub const GSO_SEGMENT_MIN: u16 = 512;
 
 /// Parameters for the segmentation of a GSO frame by the link. Each segment has a copy of the
@@ -17,7 +17,7 @@ pub const GSO_SEGMENT_MIN: u16 = 512;
 pub struct GsoParameters {
     /// Length in bytes of all headers, from the link header to the TCP header.
     pub headers_len: u16,
-    /// Payload bytes of each segment except the last segment (MSS).
+    /// Number of payload bytes (MSS) in each segment except the last segment, which may be shorter.
     pub segment_size: u16,
     /// Offset of the TCP header in the frame, in bytes. The checksum field of the TCP header holds
     /// the sum of the pseudo-header of the whole GSO frame.
@@ -32,7 +32,7 @@ pub struct GsoParameters {
 pub enum GsoPayload<'a> {
     /// Memory that only this process accesses, as with `MAP_PRIVATE`.
     Private([&'a [u8]; 2]),
-    /// Memory that a program may be writing to.
+    /// Memory to which a program may write at the same time.
     Shared([&'a [AtomicU8]; 2]),
 }
 

@@ -2,8 +2,11 @@
 //!
 //! A *port* is one queue of a NIC, or one end of a link in memory. A *frame* is one Ethernet frame
 //! without its check sequence, in the port's memory. A receiver gets a [`Burst`] of frames, may
-//! send through the same port while it reads them, and then releases the burst. A transmitter fills
-//! the next free frame in place.
+//! send through the same port while it reads the frames, and then releases the burst. A transmitter
+//! fills the next free frame in place.
+//!
+//! A *GSO frame* has the payload of many TCP segments. The link or the receiver splits the frame
+//! into segments.
 #![deny(unsafe_code)]
 
 mod capture;
@@ -29,10 +32,10 @@ pub const BURST_MAX: usize = 64;
 /// Offset of the checksum field in a TCP header, in bytes (RFC 9293 §3.1).
 pub const TCP_CHECKSUM_AT: u16 = 16;
 
-/// Received frames that a port has lent out, oldest first, from [`PacketIo::rx_burst`] to
-/// [`PacketIo::rx_release`]. A burst is not a part of the port, so that the caller can read its
-/// frames while the port sends. The port loses the frames of a burst that is dropped without a
-/// release.
+/// Received frames, oldest first. The port lends the frames to the caller from
+/// [`PacketIo::rx_burst`] to [`PacketIo::rx_release`]. A burst is not a part of the port, so that
+/// the caller can read the frames while the port sends. If a burst is dropped without a release,
+/// the port loses the frames of the burst.
 pub trait Burst {
     /// Returns the number of frames.
     fn len(&self) -> usize;
@@ -47,7 +50,8 @@ pub trait Burst {
 
     /// Returns the segment size (payload bytes) of frame `at` if the frame is a GSO frame, which
     /// the receiver has to split. Returns zero for every other frame. Only the service's end of a
-    /// mux port (crate `tidelane-packet-ring`) reports segment sizes.
+    /// mux port (shared memory between a program and the service, crate `tidelane-packet-ring`)
+    /// reports segment sizes.
     #[inline]
     fn segment_size(&self, at: usize) -> u16 {
         let _ = at;
@@ -78,8 +82,8 @@ pub enum TxChecksum {
 }
 
 impl TxChecksum {
-    /// Returns the partial checksum of a TCP segment whose header starts at byte `tcp_start` of the
-    /// frame.
+    /// Returns the state of a partial checksum in a TCP segment whose header starts at byte
+    /// `tcp_start` of the frame.
     #[inline(always)]
     pub const fn partial_tcp(tcp_start: usize) -> Self {
         Self::Partial {
@@ -97,9 +101,9 @@ pub struct Capabilities {
     /// True if the sender should send partial checksums ([`TxChecksum::Partial`]).
     pub tx_checksum: bool,
     /// True if a received frame may come from this machine and have a partial checksum (the field
-    /// holds only the pseudo-header sum). Applies to veth and to the memory port.
+    /// holds only the pseudo-header sum). A port of a veth interface is an example.
     pub rx_checksum_may_be_partial: bool,
-    /// Largest GSO frame in bytes; zero if the port has no GSO frames.
+    /// Largest GSO frame that can be transmitted, in bytes; zero if the port sends no GSO frames.
     pub tx_gso_len_max: u32,
 }
 
@@ -125,31 +129,32 @@ pub trait PacketIo {
     /// Takes back the frames of `burst`, which must come from this port, and empties the burst.
     fn rx_release(&mut self, burst: &mut Self::Burst);
 
-    /// Returns the number of frames lost so far because the port had no space for them.
+    /// Returns the number of received frames that the port has lost so far for lack of space.
     fn rx_overruns(&self) -> u64 {
         0
     }
 
-    /// Returns the next free transmit frame of `tx_frame_len_max` bytes; `None` while all frames
-    /// are in flight. Returns the same frame again until [`tx_commit`](Self::tx_commit).
+    /// Returns the next free transmit frame of `tx_frame_len_max` bytes; `None` if no frame is
+    /// free. Returns the same frame again until [`tx_commit`](Self::tx_commit).
     fn tx_frame(&mut self) -> Option<&mut [u8]>;
 
-    /// Queues the first `len` bytes of the frame that [`tx_frame`](Self::tx_frame) returned last.
+    /// Queues the first `len` bytes of the frame that [`tx_frame`](Self::tx_frame) returned most
+    /// recently.
     fn tx_commit(&mut self, len: usize, checksum: TxChecksum);
 
-    /// Returns the buffer for the headers of a GSO frame; empty if the port has no GSO frames.
+    /// Returns the buffer for the headers of a GSO frame; empty if the port sends no GSO frames.
     fn tx_gso_headers(&mut self) -> &mut [u8] {
         &mut []
     }
 
-    /// Sends the first `gso.headers_len` bytes of [`tx_gso_headers`](Self::tx_gso_headers),
-    /// followed by the payload. The frame follows all frames committed before. The port reads each
-    /// byte of the payload once. A layer that records frames ([`Capture`], [`Tapped`]) reads the
-    /// payload once more.
+    /// Sends a GSO frame: the first `gso.headers_len` bytes of
+    /// [`tx_gso_headers`](Self::tx_gso_headers), followed by the payload. The frame follows all
+    /// frames that were committed earlier. The port reads each byte of the payload once. A layer
+    /// that records frames ([`Capture`], [`Tapped`]) reads the payload once more.
     ///
     /// # Errors
     ///
-    /// `LinkFull` if the link has no space, or has not taken all frames committed before
+    /// `LinkFull` if the link has no space, or has not taken all frames that were committed earlier
     /// ([`tx_pending`](Self::tx_pending)).
     fn tx_gso_send(&mut self, payload: GsoPayload<'_>, gso: GsoParameters) -> Result<(), LinkFull> {
         let _ = (payload, gso);

@@ -1,15 +1,15 @@
 //! A link in memory: two ports joined by bounded queues, or one port in loopback.
 //!
 //! Each frame is in a box (`Box<[u8]>`), which moves from the transmitter to the receiver and back.
-//! A transmitter takes an empty box from the pool of its direction, fills the box and queues it.
-//! The receiver has the box in its burst, and the release returns the box to the pool. No byte is
-//! copied, and no memory is allocated after the start. A full direction applies backpressure
-//! ([`PacketIo::tx_frame`] returns None) instead of dropping frames: loss is the task of a link
-//! emulator.
+//! Each direction has a pool of empty boxes. A transmitter takes an empty box from the pool of its
+//! direction, fills the box and queues it. The receiver has the box in its burst, and the release
+//! returns the box to the pool. No byte is copied, and usually no memory is allocated after the
+//! creation of the ports and bursts. A full direction applies backpressure ([`PacketIo::tx_frame`]
+//! returns None) instead of dropping frames: loss is the task of a link emulator.
 //!
 //! Different threads may use the two ports, because each direction has a lock. A port takes a lock
 //! once per flush of frames, once per refill of free boxes, once per return of released boxes, and
-//! once per burst while frames are queued.
+//! once per [`PacketIo::rx_burst`] that finds queued frames.
 
 use std::{
     mem,
@@ -26,11 +26,12 @@ use crate::{BURST_MAX, Burst, Capabilities, PacketIo, TxChecksum, finish_checksu
 pub struct MemConfig {
     /// Largest frame in bytes.
     pub frame_len_max: u32,
-    /// Number of frames of one direction. Free frames, queued frames and frames in bursts all
-    /// count.
+    /// Number of frames of one direction. Free frames, committed frames, queued frames and frames
+    /// in bursts all count.
     pub frames: u32,
-    /// True if partial checksums pass unchanged. If false, the port completes partial checksums, so
-    /// that the receiver detects bytes that a link emulator has corrupted.
+    /// True if partial checksums ([`TxChecksum::Partial`]) pass unchanged. If false, the port
+    /// completes partial checksums, so that the receiver detects bytes that a link emulator has
+    /// corrupted.
     pub partial_checksums: bool,
 }
 
@@ -76,18 +77,18 @@ struct ChannelFrames {
     free: Vec<Box<[u8]>>,
 }
 
-/// One direction of a link: the frames under a lock, and a flag that tells the receiver without the
-/// lock that frames are queued.
+/// One direction of a link.
 struct Channel {
+    /// True if frames are queued. The receiver reads this flag without the lock of `frames`.
     waiting: AtomicBool,
     frames: Mutex<ChannelFrames>,
 }
 
-/// A channel, shared by the port that sends and the port that receives.
+/// A channel. The port that sends and the port that receives share the channel.
 type SharedChannel = Arc<Channel>;
 
 impl Channel {
-    /// Appends up to `max` queued frames to a burst. Returns the number of moved frames.
+    /// Appends up to `max` queued frames to a burst. Returns the number of appended frames.
     #[cold]
     #[inline(never)]
     fn dequeue(&self, queued: &mut Vec<QueuedFrame>, burst: &mut MemBurst, max: usize) -> usize {
@@ -98,7 +99,7 @@ impl Channel {
     }
 }
 
-/// Appends committed frames to a queue whose earlier frames the receiver has not taken.
+/// Appends committed frames to a queue that still holds earlier frames.
 #[cold]
 #[inline(never)]
 fn append(queued: &mut Vec<QueuedFrame>, staged: &mut Vec<QueuedFrame>) {
@@ -158,7 +159,7 @@ impl MemPort {
         (near, Self::new(config, reverse, forward))
     }
 
-    /// Creates one port that receives its own frames.
+    /// Creates one port that receives the frames that it sends.
     pub fn loopback(config: MemConfig) -> Self {
         let channel = new_channel(&config);
         Self::new(config, Arc::clone(&channel), channel)
@@ -177,7 +178,7 @@ impl MemPort {
         }
     }
 
-    /// Returns the number of frames that the peer has flushed and this port has not received.
+    /// Returns the number of frames that the peer has flushed and that this port has not received.
     pub fn rx_queued(&self) -> usize {
         lock(&self.rx).queued.len()
     }

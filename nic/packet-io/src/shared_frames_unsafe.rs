@@ -3,8 +3,8 @@
 //!
 //! The memory consists of numbered frames of equal length. At each time, a frame belongs to the
 //! port or to the user. A user that keeps a received frame gives the port a free frame in exchange,
-//! so that the port never runs out of frames. For a transmission, the user lends a frame to the
-//! port, and gets the frame back when the port no longer reads the frame.
+//! so that the port never runs out of frames. To transmit data without a copy, the user lends a
+//! frame to the port, and gets the frame back when the port no longer reads the frame.
 
 use std::{any::Any, ops::Range, ptr::NonNull};
 
@@ -23,7 +23,8 @@ pub struct FrameMemory {
     /// Numbers of the frames that belong to the user at the start. All other frames belong to the
     /// port at the start.
     pub free: Range<u32>,
-    /// Number of bytes before the data of a lent frame that the port may write.
+    /// Length in bytes of the headroom, which lies before the data of a lent frame. The port may
+    /// write to the headroom.
     pub tx_headroom: u32,
 }
 
@@ -41,25 +42,26 @@ pub struct FrameData {
 /// # Safety
 ///
 /// The memory of [`Self::take_memory`] is mapped and initialized as long as its owner exists. The
-/// port accesses a frame only while the frame belongs to the port, or is lent. The port writes to a
-/// lent frame only before [`Self::tx_lend`] returns: the checksum, and the headroom before the
-/// data.
+/// port accesses a frame only while the frame belongs to the port, or is lent. Before
+/// [`Self::tx_lend`] returns, the port may write the checksum of the lent frame, and the headroom
+/// before the data. After the return, the port only reads the lent frame.
 pub unsafe trait SharedFrames<B> {
-    /// Returns the memory, and gives its free frames to the caller. Returns `None` after the first
-    /// call, and if the port shares no frames.
+    /// Returns the memory, and gives its free frames ([`FrameMemory::free`]) to the caller. Returns
+    /// `None` if the port shares no frames, or if an earlier call has returned the memory.
     fn take_memory(&mut self) -> Option<FrameMemory>;
 
     /// Gives the frame of packet `at` of `burst` to the caller, and takes the frame `free` in
     /// exchange. The burst then has an empty packet in this place. Returns `None`, without any
-    /// effect, if the burst has no packet `at`, or if the packet is not in one frame of the memory.
+    /// effect, if the burst has no packet `at`, or if the packet does not lie within a single frame
+    /// of the memory.
     ///
     /// # Safety
     ///
     /// The frame `free` belongs to the caller, and no reference to the frame exists.
     unsafe fn rx_exchange(&mut self, burst: &mut B, at: usize, free: u32) -> Option<FrameData>;
 
-    /// Queues a frame of the caller for transmission, after all frames committed before. The
-    /// argument `checksum` has the meaning that it has in
+    /// Queues a frame of the caller for transmission, after all frames that were committed earlier.
+    /// The argument `checksum` has the meaning that it has in
     /// [`tx_commit`](crate::PacketIo::tx_commit). Returns an error, without any effect, while the
     /// port has no space for another frame.
     ///
@@ -69,7 +71,8 @@ pub unsafe trait SharedFrames<B> {
     /// frame, the caller writes neither the data nor the headroom before the data.
     unsafe fn tx_lend(&mut self, data: FrameData, checksum: TxChecksum) -> Result<(), LinkFull>;
 
-    /// Takes back a lent frame that the port no longer reads, and returns its number. Returns
-    /// `None` if the port has no such frame.
+    /// Returns the number of a lent frame that the port no longer reads. The frame then belongs to
+    /// the caller again. Returns `None` if the port still reads all lent frames, or if no frame is
+    /// lent.
     fn tx_returned(&mut self) -> Option<u32>;
 }

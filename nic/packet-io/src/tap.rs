@@ -14,7 +14,7 @@ use crate::{
     pcapng::{self, Direction},
 };
 
-/// Function that returns true for each frame that the tap copies.
+/// Function that returns true for each frame that the tap selects.
 type Filter = Box<dyn Fn(&[u8]) -> bool + Send>;
 
 /// Limits and clock of a tap.
@@ -22,7 +22,7 @@ type Filter = Box<dyn Fn(&[u8]) -> bool + Send>;
 pub struct TapOptions {
     /// Largest number of bytes that the tap copies of a frame.
     pub snap_len: u32,
-    /// Largest number of bytes that wait for the observer.
+    /// Capacity of the buffer in bytes. The buffer holds the blocks that wait for the observer.
     pub buffer_len: usize,
     /// Clock for the timestamps of frames, in nanoseconds since 1970.
     pub clock: fn() -> u64,
@@ -35,7 +35,7 @@ pub struct Captured {
     pub blocks: Vec<u8>,
     /// Number of the frames in `blocks`.
     pub frames: u64,
-    /// Number of selected frames that the tap did not copy, because the buffer was full.
+    /// Number of selected frames that the tap did not copy, because the buffer had no room.
     pub lost: u64,
 }
 
@@ -65,7 +65,7 @@ impl Tap {
         }
     }
 
-    /// Returns the copied frames, and starts with an empty buffer.
+    /// Returns the copied frames, and empties the buffer.
     pub fn take(&mut self) -> Captured {
         std::mem::take(&mut self.captured)
     }
@@ -98,9 +98,10 @@ impl fmt::Debug for Tap {
     }
 }
 
-/// A port with taps. While no tap is open, this layer costs one branch per received burst and per
-/// sent frame. The layer does not offer [`PacketIo::shared_frames`], because frames that a stack
-/// lends to a port bypass `tx_commit`, and the taps would miss them.
+/// A port with taps. While no tap is open, this layer costs at most two branches per received
+/// burst, and one branch per sent frame. The layer does not offer [`PacketIo::shared_frames`]:
+/// frames that a stack sends through this interface do not pass `tx_commit`, and the taps would
+/// miss them.
 #[derive(Debug)]
 pub struct Tapped<P> {
     port: P,
@@ -121,9 +122,10 @@ impl<P> Tapped<P> {
         }
     }
 
-    /// Wraps the service's end of a link to a program, so that taps can be opened on this end. The
-    /// directions are those of the program: the program has sent the frames that this end receives,
-    /// so these frames are outbound. No tap is open yet.
+    /// Wraps the service's end of a link between the service (the process `tidelaned`) and a
+    /// program, so that taps can be opened on this end. The directions are those of the program:
+    /// the program has sent the frames that this end receives, so these frames are outbound. No tap
+    /// is open yet.
     pub fn of_program(port: P) -> Self {
         Self {
             received: Direction::Outbound,
@@ -170,7 +172,7 @@ fn record(taps: &mut [(u64, Tap)], direction: Direction, frame: &[u8]) {
 }
 
 impl<P: PacketIo> Tapped<P> {
-    /// Copies the last `count` frames of a burst.
+    /// Copies to the taps the last `count` frames of a burst.
     #[cold]
     #[inline(never)]
     fn record_received(&mut self, burst: &P::Burst, count: usize) {
@@ -179,7 +181,7 @@ impl<P: PacketIo> Tapped<P> {
         }
     }
 
-    /// Copies the frame that is about to be sent.
+    /// Copies to the taps the frame that is about to be sent.
     #[cold]
     #[inline(never)]
     fn record_sent(&mut self, len: usize) {

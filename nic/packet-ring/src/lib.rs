@@ -1,11 +1,11 @@
-//! The two ends of a mux port in shared memory, each a [`PacketIo`].
+//! The two ends of a mux port in shared memory. Each end is a [`PacketIo`].
 //!
 //! A mux port lets a program with a TCP/IP stack of its own share a NIC with the service (the
-//! process `tidelaned`). The mux (crate `tidelane-mux`) runs in the service and carries frames
-//! between the mux ports of programs and the NIC.
+//! process `tidelaned`). The mux (crate `tidelane-mux`) runs in the cores (polling threads) of the
+//! service, and carries frames between the mux ports of programs and the NIC.
 //!
 //! ```text
-//!   program                                   service (a core's mux)
+//!   program                                   service (mux of a core)
 //!   ProgramEnd ── packet ring, program's memory ──> ServiceEnd   copies each frame, then checks it
 //!   ProgramEnd <── packet ring, service's memory ── ServiceEnd
 //! ```

@@ -11,7 +11,7 @@ use tidelane_ring::{
 
 use crate::view_unsafe;
 
-/// Length in bytes of an Ethernet header, an IPv6 header and a TCP header with all options.
+/// Length in bytes of an Ethernet header, an IPv6 header and the longest TCP header.
 const GSO_HEADERS_LEN_MAX: usize = 14 + 40 + 60;
 
 /// Frames that a program has received, in the shared memory that the service writes.
@@ -41,24 +41,25 @@ pub struct ProgramEnd {
     from_service: PacketConsumer,
     view: PacketView,
     capabilities: Capabilities,
-    /// Headers of the next GSO frame.
+    /// Headers of the next GSO frame (a frame with the payload of many TCP segments).
     gso_headers: [u8; GSO_HEADERS_LEN_MAX],
-    /// Number of received frames in bursts. When the number is zero, the program gives the space of
-    /// all received frames in the ring back to the service.
+    /// Number of received frames in bursts. When the number drops to zero, the program returns the
+    /// ring space of all received frames to the service.
     lent: usize,
-    /// True if a flush has published frames: see [`take_published`](Self::take_published).
+    /// True if a flush has published frames since the last call of
+    /// [`take_published`](Self::take_published).
     published: bool,
-    /// Number of the program's last sleep. Each sleep has its own number, so that the service rings
-    /// the program's doorbell (an eventfd) once for each sleep.
+    /// Number of the program's most recent sleep. Each sleep has its own number, so that the
+    /// service rings the program's doorbell (an eventfd) once for each sleep.
     sleep: u32,
     /// True after the shared memory has had an impossible index or length.
     closed: bool,
 }
 
 impl ProgramEnd {
-    /// Creates the program's end of a mux port. The service states `frame_len_max`, the largest
-    /// frame of its NIC in bytes, and `rx_checksum_may_be_partial`, true if a received frame may
-    /// have a partial checksum.
+    /// Creates the program's end of a mux port. The service states the two other arguments:
+    /// `frame_len_max` is the length in bytes of the largest frame of its NIC, and
+    /// `rx_checksum_may_be_partial` is true if a received frame may have a partial checksum.
     pub fn new(
         regions: &PortRegions,
         frame_len_max: u32,
@@ -71,7 +72,8 @@ impl ProgramEnd {
             from_service,
             capabilities: Capabilities {
                 tx_frame_len_max: frame_len_max.min(PORT_FRAME_LEN_MAX),
-                // The mux verifies the checksums, so the program must send complete checksums.
+                // The mux of the service verifies checksums, so the program must send complete
+                // checksums.
                 tx_checksum: false,
                 rx_checksum_may_be_partial,
                 tx_gso_len_max: gso_len_max(regions.ring_len),
@@ -84,8 +86,8 @@ impl ProgramEnd {
         }
     }
 
-    /// Returns true if a flush has published frames since the last call. The program then wakes the
-    /// service's core if the core sleeps.
+    /// Returns true if a flush has published frames since the last call. After a result of true,
+    /// the program wakes the service's core if the core sleeps.
     pub fn take_published(&mut self) -> bool {
         std::mem::take(&mut self.published)
     }
@@ -101,7 +103,8 @@ impl ProgramEnd {
         sleep::end_sleep(self.to_service.own_sleep_word(), self.sleep);
     }
 
-    /// Returns true if the service has sent frames that the program has not received.
+    /// Returns true if the service has sent frames that the program has not received. Returns false
+    /// if the mux port is closed (see [`is_closed`](Self::is_closed)).
     pub fn has_frames(&self) -> bool {
         !self.closed && !self.from_service.is_empty()
     }
@@ -169,7 +172,8 @@ impl PacketIo for ProgramEnd {
         &mut self.gso_headers
     }
 
-    /// Copies the payload into the ring. The service writes the checksums of the segments.
+    /// Copies the headers and the payload into the ring. The service or its NIC computes the
+    /// checksums of the segments.
     fn tx_gso_send(&mut self, payload: GsoPayload<'_>, gso: GsoParameters) -> Result<(), LinkFull> {
         let headers = &self.gso_headers[..usize::from(gso.headers_len)];
         let len = headers.len() + payload.len();

@@ -1,6 +1,7 @@
 //! The service's end of a mux port. A mux port is shared memory over which a program with a TCP/IP
 //! stack of its own exchanges frames with the service (the process `tidelaned`). The service does
-//! not trust the program. If the program writes invalid values, only its own port becomes unusable.
+//! not trust the program. If the program writes invalid values, only the program's own mux port
+//! becomes unusable.
 
 use std::sync::Arc;
 
@@ -20,7 +21,8 @@ pub struct ServiceBurst {
     bytes: Vec<u8>,
     /// Offset in `bytes` of the end of each frame.
     ends: Vec<usize>,
-    /// Index in `ends` and segment size of each GSO frame, in ascending order.
+    /// Index in `ends` and segment size (in bytes) of each GSO frame, in ascending order of the
+    /// index. A GSO frame has the payload of many TCP segments.
     gso: Vec<(usize, u16)>,
 }
 
@@ -50,16 +52,16 @@ impl Burst for ServiceBurst {
     }
 }
 
-/// The service's end of a mux port: receives copies of the frames that the program sends, and sends
-/// frames to the program.
+/// The service's end of a mux port. The service receives copies of the frames that the program
+/// sends, and sends frames to the program.
 #[derive(Debug)]
 pub struct ServiceEnd {
     to_program: PacketProducer,
     from_program: PacketConsumer,
     /// The eventfd that wakes the program. `None` for a program that polls.
     doorbell: Option<Arc<Doorbell>>,
-    /// The last sleep of the program for which the service has rung. The program numbers its
-    /// sleeps.
+    /// Number of the most recent sleep of the program for which the service has rung the doorbell.
+    /// The program numbers its sleeps.
     rung: u32,
     /// True after the program has written an impossible index or length, or after a write to the
     /// program's doorbell failed.
@@ -85,14 +87,15 @@ impl ServiceEnd {
         self.corrupt
     }
 
-    /// Returns true if the program has sent frames that the service has not received.
+    /// Returns true if the program has sent frames that the service has not received. Returns false
+    /// if the mux port is corrupt (see [`is_corrupt`](Self::is_corrupt)).
     #[inline]
     pub fn has_frames(&self) -> bool {
         !self.corrupt && !self.from_program.is_empty()
     }
 
-    /// Prefetches the memory of the next frames from the program: `count` short frames, or fewer
-    /// long frames.
+    /// Prefetches the memory of the next frames from the program. The memory has room for `count`
+    /// short frames, or for fewer long frames.
     #[inline]
     pub fn prefetch_rx(&self, count: usize) {
         self.from_program.prefetch(count * SHORT_ENTRY_LEN);
@@ -128,9 +131,9 @@ impl PacketIo for ServiceEnd {
         ServiceBurst::default()
     }
 
-    /// Copies at most `max` frames to `burst`. A GSO frame (payload of many TCP segments) counts as
-    /// one frame, and as one more frame for each whole 2 KiB, so that a program gets no larger
-    /// share of the core's time by GSO frames.
+    /// Copies at most `max` frames to `burst`. A GSO frame counts as one frame, and as one more
+    /// frame for each whole 2 KiB of its length. A program that sends GSO frames therefore gets no
+    /// larger share of the time of the service's core (polling thread).
     #[inline]
     fn rx_burst(&mut self, burst: &mut ServiceBurst, max: usize) -> usize {
         if self.corrupt || self.from_program.is_empty() {

@@ -1,6 +1,6 @@
 //! Tests of both ends of a mux port: shared memory over which a program exchanges frames with the
-//! service (the process `tidelaned`). In one test, the program writes random values over the
-//! memory.
+//! service (the process `tidelaned`). In one test, the program writes invalid values over its own
+//! part of the memory.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tidelane_ring::{Doorbell, PortMemories, PortRegions};
 
 const RING_LEN: u32 = 64 * 1024;
 
-/// Both ends, the program's memory regions and the program's doorbell (an eventfd).
+/// Both ends, the program's mappings of the shared memory, and the program's doorbell (an eventfd).
 struct Port {
     service: ServiceEnd,
     program: ProgramEnd,
@@ -58,7 +58,7 @@ fn frames_pass_in_both_directions() {
         for frame in &frames {
             assert!(send(&mut port.program, frame) && send(&mut port.service, frame));
         }
-        assert!(receive(&mut port.service).is_empty(), "not flushed");
+        assert!(receive(&mut port.service).is_empty(), "arrived too early");
         port.program.tx_flush();
         port.service.tx_flush();
         assert_eq!(port.program.take_published(), !frames.is_empty());
@@ -75,7 +75,7 @@ fn a_full_ring_refuses_frames_and_drains() {
     while send(&mut port.service, &[1; 60]) {
         count += 1;
     }
-    assert!(count > 500, "{count} frames fit");
+    assert!(count > 500, "only {count} frames fit");
     port.service.tx_flush();
     let mut got = 0;
     while port.program.has_frames() {
@@ -142,8 +142,8 @@ fn a_sleeping_program_is_rung_once() {
     }
 }
 
-/// A program writes random values over its memory while the service uses the mux port. The service
-/// receives frames, at most a burst at a time, or finds the port corrupt.
+/// A program writes random or extreme values over its memory while the service uses the mux port.
+/// The service receives at most `BURST_MAX` frames at a time, or finds the port corrupt.
 #[test]
 fn nonsense_in_the_memory_ends_the_port_only() {
     let mut seed = 1_u64;
@@ -170,5 +170,5 @@ fn nonsense_in_the_memory_ends_the_port_only() {
         }
         corrupt += u32::from(port.service.is_corrupt());
     }
-    assert!(corrupt > 100, "{corrupt} ports were corrupt");
+    assert!(corrupt > 100, "only {corrupt} ports were corrupt");
 }

@@ -1,4 +1,4 @@
-//! Bounded waits for the kernel's answers on a netlink socket.
+//! Waits, with a time limit, for the kernel's answers on a netlink socket.
 
 use std::{io, os::fd::AsFd, time::Duration};
 
@@ -22,7 +22,7 @@ pub(crate) fn limit_wait(socket: impl AsFd, wait_max: Duration) -> io::Result<()
 ///
 /// # Errors
 ///
-/// `TimedOut` if no part arrives within the time of [`limit_wait`].
+/// `TimedOut` if no part arrives within the time that [`limit_wait`] has set for the socket.
 pub(crate) fn receive_answer(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match recv(&socket, &mut *buffer, RecvFlags::empty()) {

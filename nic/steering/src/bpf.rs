@@ -21,8 +21,9 @@ use crate::{
 
 pub(crate) use maps::{ArrayEntry, BpfHashMap, PerCpuCounters, XskSocketMap};
 
-/// The eBPF object of the demux, the XDP program that redirects claimed packets to the service.
-/// `build.rs` compiles the object, or copies the checked-in object.
+/// The eBPF object of the demux, the XDP program that redirects packets to the service (the process
+/// `tidelaned`) if the service has claimed their destination address, protocol and port. `build.rs`
+/// compiles the object, or copies the checked-in object.
 pub(crate) const DEMUX_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/demux.bpf.o"));
 
@@ -36,12 +37,13 @@ const CONTEXT_WORDS: usize = 6;
 const CONTEXT_DATA_END: usize = 1;
 const CONTEXT_IFINDEX: usize = 3;
 
-/// Number of attempts to attach to an interface that has another program, and the pause between two
-/// attempts.
+/// Maximum number of attempts to attach to an interface that has another XDP program, and the pause
+/// between two attempts.
 const ATTACH_TRIES_MAX: u32 = 15;
 const ATTACH_PAUSE: Duration = Duration::from_millis(20);
 
-/// Number of attempts to load a program. The verifier gives up with EAGAIN if a signal is pending.
+/// Maximum number of attempts to load a program. The verifier gives up with EAGAIN if a signal is
+/// pending.
 const LOAD_TRIES_MAX: u32 = 5;
 
 /// Place in the kernel at which an attached XDP program runs.
@@ -49,19 +51,20 @@ const LOAD_TRIES_MAX: u32 = 5;
 pub enum AttachMode {
     /// In the driver, before the socket buffer exists.
     Native,
-    /// In the stack, after the socket buffer was made: slower, but works with every driver.
+    /// In the kernel's network stack, after the socket buffer was made: slower, but works with
+    /// every driver.
     Generic,
 }
 
 /// XDP mode that a caller requests for a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AttachRequest {
-    /// In the driver, or in the stack if the driver cannot run programs.
+    /// In the driver, or in the kernel's network stack if the driver cannot run the program.
     #[default]
     Best,
     /// In the driver only.
     Native,
-    /// In the stack only.
+    /// In the kernel's network stack only.
     Generic,
 }
 
@@ -100,7 +103,7 @@ fn errno_of(error: &(dyn Error + 'static)) -> Option<i32> {
     None
 }
 
-/// Formats an error with its causes in one line.
+/// Returns the text of an error and of its causes, up to the first line break.
 fn chain_text(error: &(dyn Error + 'static)) -> String {
     let mut line = error.to_string();
     let mut next = error.source();
@@ -129,8 +132,8 @@ fn failed(action: &'static str, error: &(dyn Error + 'static)) -> SteeringError 
     }
 }
 
-/// Converts an error of loading. EACCES means that the verifier rejected the program, not that the
-/// process lacks rights.
+/// Converts an error of loading an object or a program. EACCES means that the verifier rejected the
+/// program, not that the process lacks rights.
 fn load_failed(error: &(dyn Error + 'static)) -> SteeringError {
     match errno_of(error) {
         Some(libc::EPERM) => SteeringError::NotPermitted,
@@ -146,7 +149,7 @@ pub(crate) struct Object {
     links: Vec<FdLink>,
 }
 
-/// Returns the program of that name.
+/// Returns the program `name` of an object.
 fn program_named<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, SteeringError> {
     let program = ebpf.program_mut(name).expect("the object has the program");
     let program: Result<&mut Xdp, ProgramError> = program.try_into();
@@ -179,8 +182,8 @@ enum AttachFailure {
 }
 
 impl Object {
-    /// Loads the program of that name from an object. `sizes` replaces the numbers of entries of
-    /// the named maps. `globals` replaces the values of the named constants.
+    /// Loads the program `program` from an object. `sizes` gives the named maps other maximum
+    /// numbers of entries. `globals` replaces the values of the named constants.
     pub(crate) fn load(
         object: &[u8],
         program: &'static str,
@@ -206,7 +209,7 @@ impl Object {
         })
     }
 
-    /// Loads another program of the object, for [`receive`](Self::receive).
+    /// Loads another program of the object. [`receive`](Self::receive) can then run the program.
     pub(crate) fn load_another(&mut self, program: &'static str) -> Result<(), SteeringError> {
         load_program(&mut self.ebpf, program)
     }
@@ -239,8 +242,9 @@ impl Object {
             .map_err(|error| failed("handing a frame to the kernel", &error))
     }
 
-    /// Attaches the program in the requested XDP mode. Returns the mode. If the request is
-    /// [`AttachRequest::Best`] and native mode failed, also returns the reason of the failure.
+    /// Attaches the program in the requested XDP mode. Returns the mode of the attachment. If the
+    /// request is [`AttachRequest::Best`] and native mode failed, also returns the reason of the
+    /// failure.
     pub(crate) fn attach(
         &mut self,
         ifindex: u32,
@@ -289,7 +293,7 @@ impl Object {
         Ok((AttachMode::Generic, Some(native.to_string())))
     }
 
-    /// Calls [`attach_in`](Self::attach_in) until the interface is free, at most
+    /// Calls [`attach_in`](Self::attach_in) until the interface has no other XDP program, at most
     /// [`ATTACH_TRIES_MAX`] times. A killed process takes some milliseconds to close its
     /// attachment.
     fn attach_with_retries(&mut self, ifindex: u32, mode: XdpMode) -> Result<(), AttachFailure> {
@@ -318,9 +322,9 @@ impl Object {
                     _ => AttachFailure::Other(failed("attaching the XDP program", &error)),
                 }
             })?;
-        // Without bpf_link the loader attaches over netlink. A program attached over netlink would
-        // outlive the process and still redirect packets. The failed conversion drops the link, and
-        // thus detaches the program.
+        // Without bpf_link, the loader (aya) attaches over netlink. A program attached over netlink
+        // would outlive the process and still redirect packets. The failed conversion drops the
+        // link, and thus detaches the program.
         let link = FdLink::try_from(link).map_err(|_| {
             AttachFailure::Other(SteeringError::NoKernelSupport(
                 "no bpf_link for XDP".to_owned(),
@@ -336,7 +340,7 @@ impl Object {
             .expect("the object has the map, and no caller took the map before")
     }
 
-    /// Opens a hash map with keys and values of bytes.
+    /// Opens a hash map with keys of `K` bytes and values of `V` bytes.
     pub(crate) fn hash_map<const K: usize, const V: usize>(
         &mut self,
         name: &str,
@@ -355,8 +359,8 @@ impl Object {
         })
     }
 
-    /// Opens an array map and maps its first `len` words into this process, which writes the words
-    /// as memory.
+    /// Opens an array map and maps its first `len` words (64 bits each) into this process. The
+    /// process then accesses the words as memory.
     pub(crate) fn mapped_array(
         &mut self,
         name: &str,
@@ -381,7 +385,7 @@ impl Object {
         Ok(())
     }
 
-    /// Opens an array of one entry.
+    /// Opens an array of one entry of `V` bytes.
     pub(crate) fn array_entry<const V: usize>(
         &mut self,
         name: &str,
@@ -392,7 +396,7 @@ impl Object {
         })
     }
 
-    /// Opens a per-CPU array whose only entry is a set of counters.
+    /// Opens a per-CPU array whose only entry is a set of `N` counters.
     pub(crate) fn counters<const N: usize>(
         &mut self,
         name: &str,
@@ -403,7 +407,7 @@ impl Object {
         })
     }
 
-    /// Runs the program on the bytes of a frame without an interface. Returns the XDP action.
+    /// Runs the program on the bytes of a frame. No interface takes part. Returns the XDP action.
     #[cfg(test)]
     pub(crate) fn run(&mut self, frame: &[u8]) -> u32 {
         let program = self.program().expect("the program loads");
@@ -431,8 +435,8 @@ fn xdp_programs(ifindex: u32) -> Vec<(AttachedXdpMode, u32)> {
 mod tests {
     use super::*;
 
-    /// Returns the number of attempts to load a program whose attempts have these errnos, and the
-    /// errno of the result. The attempts after the last errno succeed.
+    /// Runs `retry_load`. The first attempts to load fail with `errnos`, in this order. Later
+    /// attempts succeed. Returns the number of attempts, and the errno of the result.
     fn attempts(errnos: &[i32]) -> (usize, Option<i32>) {
         let mut count = 0;
         let result = retry_load(|| {
@@ -445,7 +449,7 @@ mod tests {
         (count, result.err().and_then(|error| error.raw_os_error()))
     }
 
-    /// E2BIG and ENOSPC mean a full table only if the operation is an insertion into a map.
+    /// E2BIG and ENOSPC can mean a full table only if the operation is an insertion into a map.
     #[test]
     fn a_failed_attachment_does_not_report_a_full_table() {
         for code in [libc::E2BIG, libc::ENOSPC] {

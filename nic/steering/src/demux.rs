@@ -1,4 +1,5 @@
-//! The demux: sends the packets of claimed 3-tuples to the service, and all others to the kernel.
+//! The demux: sends the packets of claimed 3-tuples to the service, and all other packets to the
+//! kernel.
 //!
 //! A claim is a 3-tuple of local address, protocol and local port. The service (the process
 //! `tidelaned`) claims the ports of the programs that it serves. The demux is an XDP program
@@ -20,25 +21,26 @@ use crate::{
 /// Names of the demux's XDP programs for packets in one buffer and for packets in several buffers.
 const PROGRAM: &str = "tidelane_demux";
 const FRAGS_PROGRAM: &str = "tidelane_frags";
-/// Name of the XDP program that passes every frame. The kernel runs this program on the frames that
-/// the service hands back.
+/// Name of the XDP program that passes every frame to the kernel's network stack. The kernel runs
+/// this program on the frames that the service hands back to the kernel.
 const HAND_BACK_PROGRAM: &str = "tidelane_return";
 /// Maximum number of receive queues of one demux. The eBPF program has the same `QUEUES_MAX`.
 const QUEUES_MAX: u32 = 64;
-/// A frame of zeros, which the kernel drops. [`Demux`] hands this frame back once, to test whether
-/// the kernel takes frames back.
+/// A frame of zeros, which the kernel drops. [`Demux`] hands this frame back to the kernel once, to
+/// test whether the kernel takes frames back.
 const PROBE_FRAME: [u8; 60] = [0; 60];
 /// Length of `struct claim_key` in bytes: address 16, port 2, protocol 1, zero 1.
 const KEY_LEN: usize = 20;
 /// Length of `struct claim` in bytes: stack 4, flags 4, zero 8.
 const CLAIM_LEN: usize = 16;
-/// `CLAIM_KERNEL_CONNECTIONS` and `CLAIM_KERNEL_LISTENS` of the eBPF program.
+/// Flags of `struct claim`: `CLAIM_KERNEL_CONNECTIONS` and `CLAIM_KERNEL_LISTENS` of the eBPF
+/// program.
 const KERNEL_CONNECTIONS: u32 = 1;
 const KERNEL_LISTENS: u32 = 2;
-/// Length of `struct link_addresses` in bytes: own address 6, zero 2, source of returned frames 6,
-/// zero 2.
+/// Length of `struct link_addresses` in bytes: own address 6, zero 2, source of frames that are
+/// handed back 6, zero 2.
 const LINK_ADDRESS_LEN: usize = 16;
-/// Byte offsets of the source address in a frame.
+/// Byte range of the source link address in a frame.
 const SOURCE: std::ops::Range<usize> = 6..12;
 /// Number of counters in `struct counters`.
 const COUNTERS: usize = 13;
@@ -54,8 +56,8 @@ pub struct StackId(pub u32);
 pub enum Scope {
     /// All packets.
     Whole,
-    /// Packets without a connection in the kernel. The kernel keeps the segments of its
-    /// connections, including those in SYN-RECEIVED and TIME-WAIT, and the ACKs of its SYN cookies.
+    /// Packets without a connection in the kernel. The kernel keeps the segments of its connections
+    /// (also of connections in SYN-RECEIVED and TIME-WAIT), and the ACKs of its SYN cookies.
     BesideConnections,
     /// Packets without a connection in the kernel, except SYNs for a listener of the kernel. The
     /// kernel keeps these SYNs, and the packets that it keeps with `BesideConnections`.
@@ -84,9 +86,9 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Local address of a claim of all multicast and broadcast datagrams to a UDP port over IPv4.
+    /// Value of `addr` for a claim of all IPv4 multicast and broadcast datagrams to a UDP port.
     pub const GROUP_V4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255];
-    /// Local address of a claim of all multicast datagrams to a UDP port over IPv6.
+    /// Value of `addr` for a claim of all IPv6 multicast datagrams to a UDP port.
     pub const GROUP_V6: [u8; 16] = [255, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
     fn key(&self) -> [u8; KEY_LEN] {
@@ -139,10 +141,11 @@ pub struct DemuxCounters {
     pub kernel_socket: u64,
     /// Passed to the kernel: claimed, but the core (polling thread of the service) of this queue
     /// writes no heartbeats. After 800 ms without a heartbeat, the kernel gets the TCP packets for
-    /// which it has a socket. After 30 s, the kernel gets all packets of the queue.
+    /// which it has a socket. After 30 s, the kernel gets all packets of the queue, except later
+    /// fragments of claimed datagrams.
     pub no_heartbeat: u64,
-    /// Passed to the kernel: destined to another link address on a promiscuous interface. The
-    /// kernel drops these frames.
+    /// Passed to the kernel: destined to another link address, which happens on a promiscuous
+    /// interface. The kernel drops these frames.
     pub other_host: u64,
     /// Passed to the kernel: handed back by the service.
     pub returned: u64,
@@ -213,23 +216,23 @@ pub enum Buffers {
 /// Operations by which the service steers packets. [`Demux`] implements the trait, and tests
 /// implement it without an XDP program.
 pub trait Steering: Send {
-    /// Sends the packets of a claim within `scope` to the service from now on.
+    /// From now on, sends to the service the packets of the claimed 3-tuple that `scope` selects.
     fn claim(&mut self, claim: &Claim, owner: StackId, scope: Scope) -> Result<(), SteeringError>;
 
-    /// Leaves the packets of a claim to the kernel from now on. Returns false if the 3-tuple was
-    /// not claimed.
+    /// From now on, leaves the packets of the claimed 3-tuple to the kernel. Returns false if the
+    /// 3-tuple was not claimed.
     fn unclaim(&mut self, claim: &Claim) -> Result<bool, SteeringError>;
 
     /// Returns the numbers of processed frames, by result.
     fn counters(&self) -> Result<DemuxCounters, SteeringError>;
 
     /// Hands a redirected frame back to the kernel, because a kernel socket may need the frame. The
-    /// checksums of the frame must be complete.
+    /// checksums of the frame must be complete. The default implementation does nothing.
     ///
     /// # Errors
     ///
-    /// The frame is lost if the kernel takes no frames back (before Linux 5.18), or no frame of its
-    /// length (above about 3,500 bytes).
+    /// An error means that the frame is lost. The kernel takes no frames back before Linux 5.18,
+    /// and no frames that are longer than about 3,500 bytes.
     fn hand_back(&mut self, frame: &[u8]) -> Result<(), SteeringError> {
         let _ = frame;
         Ok(())
@@ -241,7 +244,7 @@ pub trait Steering: Send {
     }
 
     /// Sets the interface's link address. The demux leaves frames to other link addresses to the
-    /// kernel. A test's stand-in, which has no frames, ignores the address.
+    /// kernel. The default implementation, for tests without frames, ignores the address.
     fn set_link_address(&mut self, address: [u8; 6]) -> Result<(), SteeringError> {
         let _ = address;
         Ok(())
@@ -261,8 +264,8 @@ pub struct Demux {
     /// Index of the interface.
     ifindex: u32,
     takes_frames_back: bool,
-    /// Source address of frames that are handed back. The address is random, so that no other
-    /// sender uses the address.
+    /// Source link address of frames that are handed back. The address is random, so that no other
+    /// sender is likely to use the address.
     hand_back_source: [u8; 6],
     /// Owner of the programs and the attachment.
     object: Object,
@@ -340,7 +343,7 @@ impl Demux {
     }
 
     /// Returns the reason for which the program could not be attached in the driver. Returns `None`
-    /// if the program is attached in the driver, or if the caller requested another mode.
+    /// if the program is attached in the driver, or if the caller requested generic mode.
     pub fn native_error(&self) -> Option<&str> {
         self.native_error.as_deref()
     }
@@ -389,8 +392,8 @@ impl Steering for Demux {
 
     fn hand_back(&mut self, frame: &[u8]) -> Result<(), SteeringError> {
         let mut frame = frame.to_vec();
-        // The demux recognizes a returned frame by this source address. The kernel ignores the
-        // source address of a frame unless the frame carries ARP.
+        // By this source address, the demux recognizes a frame that was handed back. The kernel
+        // ignores the source address of a frame, except in frames that carry ARP.
         if let Some(source) = frame.get_mut(SOURCE) {
             source.copy_from_slice(&self.hand_back_source);
         }
@@ -433,7 +436,8 @@ fn random_address() -> Result<[u8; 6], SteeringError> {
     Ok(address)
 }
 
-/// Returns the link address of an interface of this thread's namespace.
+/// Returns the link address of an interface of this thread's network namespace. Returns `None` if
+/// the interface has no link address of six bytes.
 fn own_address(ifindex: u32) -> Result<Option<[u8; 6]>, SteeringError> {
     let address = kernel_tables::link_address(ifindex);
     let address = address.map_err(SteeringError::system(
@@ -442,7 +446,7 @@ fn own_address(ifindex: u32) -> Result<Option<[u8; 6]>, SteeringError> {
     Ok(address.map(|address| address.0))
 }
 
-/// Returns the name of an interface of this thread's namespace.
+/// Returns the name of an interface of this thread's network namespace.
 fn interface_name(ifindex: u32) -> Result<String, SteeringError> {
     let any = socket(AddressFamily::INET, SocketType::DGRAM, None)
         .map_err(|error| SteeringError::system("opening a socket")(error.into()))?;

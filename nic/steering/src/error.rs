@@ -1,45 +1,46 @@
 //! Errors of loading the demux and of accessing its maps. The demux is the XDP program that
-//! redirects claimed packets to the service. The text of each error except
-//! [`SteeringError::System`] says what the user can do, in most cases with a command that resolves
-//! the error or shows its cause.
+//! redirects packets with a claimed 3-tuple (local address, protocol, local port) to the service
+//! (the process `tidelaned`). The text of each error except [`SteeringError::System`] says what the
+//! user can do, in most cases with a command that resolves the error or shows its cause.
 
 use std::{error::Error, fmt, io};
 
 use crate::{firewall::Program, kernel_tables::AttachedXdpMode};
 
-/// The reason for which an operation on the demux failed. The impaired link of the tests
-/// ([`ImpairedLink`](crate::impair::ImpairedLink)) has the same errors.
+/// The reason for which an operation on the demux failed. Operations on the impaired link of the
+/// tests ([`ImpairedLink`](crate::impair::ImpairedLink)) return this type, too.
 #[derive(Debug)]
 pub enum SteeringError {
-    /// The caller lacks a capability: CAP_NET_ADMIN, or CAP_BPF.
+    /// The caller lacks CAP_NET_ADMIN or CAP_BPF, or a system call failed with EPERM or EACCES.
     NotPermitted,
     /// This network namespace has no interface with that index.
     NoSuchInterface(u32),
-    /// The kernel cannot load or attach the demux, which is an XDP program. The text is the reason
-    /// of the kernel or of the eBPF loader.
+    /// The kernel cannot load or attach the XDP program. The text is the reason, in most cases a
+    /// message of the kernel or of the eBPF loader.
     NoKernelSupport(String),
     /// The interface has an XDP program that does not belong to this service.
     OtherProgram {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// XDP mode of the program. `None` if the program has been removed meanwhile.
+        /// XDP mode of the program. `None` if the search for the program found no program, for
+        /// example because it was removed meanwhile.
         mode: Option<AttachedXdpMode>,
-        /// The program. `None` if the program has been removed meanwhile.
+        /// The program. `None` in the same cases as `mode`.
         program: Option<Program>,
     },
     /// The interface has more receive queues than the demux can serve.
     TooManyQueues {
         /// Number of receive queues of the interface.
         queues: u32,
-        /// Largest number of receive queues of the demux.
+        /// Largest number of receive queues that the demux can serve.
         queues_max: u32,
     },
-    /// The table of claims is full. A claim is a 3-tuple (address, protocol, port) whose
-    /// packets the demux sends to the service.
+    /// The table of claims is full. A claim is a 3-tuple whose packets the demux redirects to the
+    /// service.
     TooManyClaims,
     /// Any other failed system call.
     System {
-        /// Description of the attempt.
+        /// Description of the failed action, for example "opening a socket".
         action: &'static str,
         /// Error of the call.
         error: io::Error,
@@ -47,7 +48,8 @@ pub enum SteeringError {
 }
 
 impl SteeringError {
-    /// Converts a failed system call into the error that its errno stands for.
+    /// Returns a function that converts the error of a system call. EPERM and EACCES become
+    /// [`Self::NotPermitted`]. All other errors become [`Self::System`] with `action`.
     pub(crate) fn system(action: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |error| match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Self::NotPermitted,
@@ -56,7 +58,8 @@ impl SteeringError {
     }
 }
 
-/// Name of the program in which libxdp runs the programs of its users, one after the other.
+/// Name of libxdp's own XDP program. This program runs the XDP programs of libxdp's users one after
+/// the other.
 const DISPATCHER: &str = "xdp_dispatcher";
 
 /// Returns the keyword of `ip link set` that selects an XDP mode.

@@ -1,4 +1,5 @@
-//! Features of an interface (`ethtool -k` and `ethtool -K`).
+//! Features of an interface, such as GRO and checksum offload. `ethtool -k` shows the features, and
+//! `ethtool -K` changes them.
 
 use std::{
     io,
@@ -16,14 +17,15 @@ const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETHTOOL_SFEATURES: u32 = 0x3b;
 /// Number of the string set with the names of features.
 const ETH_SS_FEATURES: u32 = 4;
-/// Length of a feature's name in bytes.
+/// Length in bytes of the field for the name of a feature or of a driver.
 const NAME_LEN: usize = 32;
-/// Length of `struct ethtool_drvinfo` in words of 32 bits. Its second field is the driver's name.
+/// Length of `struct ethtool_drvinfo` in words of 32 bits. The structure's second field is the name
+/// of the driver.
 const DRIVER_INFO_WORDS: usize = 49;
 /// Largest number of features that this module supports; kernels have some 70.
 const FEATURES_MAX: u32 = 256;
 
-/// Number of a feature. The number stays the same while the kernel runs.
+/// Number that the kernel gives a feature. The number does not change while the kernel runs.
 pub type FeatureNumber = u32;
 
 /// The state of a feature.
@@ -43,8 +45,8 @@ fn text_of(field: &[u8]) -> String {
     String::from_utf8_lossy(&field[..end.unwrap_or(field.len())]).into_owned()
 }
 
-/// The features of an interface. The interface is known by its index, so that a rename changes
-/// nothing.
+/// The features of an interface. The value stores the index of the interface, so the value stays
+/// valid if the interface is renamed.
 #[derive(Debug)]
 pub struct Features {
     socket: OwnedFd,
@@ -85,8 +87,9 @@ impl Features {
         Ok(text_of(&bytes))
     }
 
-    /// Returns the names of all features by number, in the kernel's spelling (`rx-gro`, which
-    /// `ethtool` shows as `generic-receive-offload`).
+    /// Returns the names of all features. The index of a name is the number of the feature. The
+    /// names have the kernel's spelling: for example, `ethtool` shows the kernel's name `rx-gro` as
+    /// `generic-receive-offload`.
     pub fn names(&self) -> io::Result<Vec<String>> {
         // `struct ethtool_sset_info`: command, zero, mask of sets (64 bits), a count for each set.
         let info = self.ioctl(vec![ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0, 0])?;
@@ -104,8 +107,9 @@ impl Features {
         Ok(names.map(text_of).collect())
     }
 
-    /// Returns the state of each feature by number. The kernel reports blocks of 32 features. All
-    /// flags of an unused number in the last block are false.
+    /// Returns the state of each feature. The index of a state is the number of the feature. The
+    /// kernel reports blocks of 32 features, so the last block may have numbers without a feature.
+    /// All flags of these numbers are false.
     pub fn states(&self) -> io::Result<Vec<Feature>> {
         // `struct ethtool_gfeatures`: command, number of blocks; each block of 32 features has the
         // words available, wanted, active and never changed.
@@ -124,17 +128,19 @@ impl Features {
         Ok(states.collect())
     }
 
-    /// Returns the state of one feature; `None` if the number is beyond the kernel's last block of
-    /// 32 features. All flags of an unused number within the last block are false.
+    /// Returns the state of one feature. Returns `None` if the number is beyond the kernel's last
+    /// block of 32 features. If the last block contains the number but no feature has it, all flags
+    /// of the state are false.
     pub fn state(&self, number: FeatureNumber) -> io::Result<Option<Feature>> {
         Ok(self.states()?.get(number as usize).copied())
     }
 
-    /// Requests that a feature is on or off. The driver may be unable to comply, so the caller
-    /// reads the state again.
+    /// Requests that the kernel switch a feature on or off. The driver may be unable to comply, and
+    /// the function returns success in this case, too. The caller therefore reads the state again.
     pub fn request(&self, number: FeatureNumber, on: bool) -> io::Result<()> {
-        // `struct ethtool_sfeatures`: command, number of blocks; each block has the words of
-        // features to change and of their new state. The kernel requires its own number of blocks.
+        // `struct ethtool_sfeatures`: command, number of blocks; each block of 32 features has a
+        // word with the features to change and a word with their new state. The number of blocks
+        // must equal the number that the kernel reports.
         let answer = self.ioctl(vec![ETHTOOL_GFEATURES, 0])?;
         let blocks = answer.get(1).copied().unwrap_or(0).min(FEATURES_MAX / 32);
         let mut words = vec![0; 2 + 2 * blocks as usize];

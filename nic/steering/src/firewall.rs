@@ -30,15 +30,15 @@ pub use bpf::{CgroupHooks, CgroupTree, Naming};
 /// A part of the kernel that has hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subsystem {
-    /// nf_tables, also behind `iptables-nft`.
+    /// nf_tables, which `iptables-nft` uses, too.
     Nftables,
     /// The tables of `iptables-legacy`.
     Legacy,
     /// Filters of `tc`.
     Filters,
-    /// Programs of `tcx`.
+    /// BPF programs that are attached to an interface by tcx.
     Tcx,
-    /// Programs of the root cgroup.
+    /// BPF programs that are attached to the root cgroup.
     Cgroups,
 }
 
@@ -97,7 +97,7 @@ impl fmt::Display for Program {
     }
 }
 
-/// A hook that packets of the service bypass (see the module for GSO frames).
+/// A hook that packets of the service bypass (GSO frames: see the documentation of the module).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// A base chain of nf_tables.
@@ -111,7 +111,7 @@ pub enum Hook {
         /// Name of the netfilter hook, such as `input`; `unknown` for a hook without a known name.
         hook: &'static str,
     },
-    /// A table of `iptables-legacy` with a rule, or a policy other than ACCEPT.
+    /// A table of `iptables-legacy` that has a rule, or a policy other than ACCEPT.
     Table {
         /// `iptables` or `ip6tables`.
         command: &'static str,
@@ -126,7 +126,7 @@ pub enum Hook {
         side: Option<Direction>,
         /// Kind of the filter, such as `u32` or `bpf`.
         kind: String,
-        /// Preference number.
+        /// Preference of the filter. The kernel runs the filter with the lowest preference first.
         pref: u16,
     },
     /// A BPF program on the interface (tcx).
@@ -190,9 +190,9 @@ impl fmt::Display for Hook {
     }
 }
 
-/// Returns the hooks `found`. A hook that equals a hook in `known` is replaced by the hook in
-/// `known`, which may have the name of its BPF program. This process may have lost the right to
-/// look up names after it found `known`.
+/// Returns the hooks `found`, with the names of BPF programs that `known` has. In the result, a
+/// hook of `known` replaces the equal hook of `found`. The names in `found` may be missing, because
+/// this process may have lost the right to look up names after it found `known`.
 pub fn with_known_names(found: Vec<Hook>, known: &[Hook]) -> Vec<Hook> {
     let named = |hook: Hook| {
         known
@@ -227,7 +227,7 @@ pub struct Firewall {
     ifindex: u32,
     /// The cgroup2 hierarchy; `None` if the kernel has no cgroups.
     cgroups: Option<CgroupTree>,
-    /// Form in which BPF programs are reported.
+    /// Form in which BPF programs are reported: by name and number, or by number only.
     naming: Naming,
 }
 
@@ -244,8 +244,8 @@ impl Firewall {
         })
     }
 
-    /// Makes [`hooks`](Self::hooks) report BPF programs by number only, for a process that may not
-    /// look up their names.
+    /// Makes [`hooks`](Self::hooks) report BPF programs by number only, for a process that lacks
+    /// the permission to look up their names.
     #[must_use]
     pub fn without_names(self) -> Self {
         Self {

@@ -5,10 +5,11 @@
 //! core's loop). The core writes the heartbeat to memory that the demux reads before it redirects a
 //! frame. A core that sleeps without a waiting frame needs no heartbeat.
 //!
-//! If a core's last heartbeat is older than 800 ms, the kernel keeps the TCP packets for which it
-//! has a socket: SYNs for its listeners, and segments of its connections. After 30 s the kernel
-//! receives all frames. The mechanism also works while the service is stopped, or hangs in the
-//! kernel.
+//! If a core's last heartbeat is older than 800 ms, the demux does not redirect the TCP packets for
+//! which the kernel has a socket: SYNs for the kernel's listeners, and segments of the kernel's
+//! connections. The kernel then receives these packets. After 30 s, the kernel receives all frames
+//! of the core's queues, except later IP fragments (offset above 0) of the service's datagrams. The
+//! mechanism also works while the service is stopped, or hangs in the kernel.
 
 use std::sync::{
     Arc,
@@ -17,15 +18,15 @@ use std::sync::{
 
 use crate::shared_words_unsafe::SharedWords;
 
-/// Number of queues with a heartbeat. The eBPF program has the same `QUEUES_MAX`.
+/// Number of receive queues that have a heartbeat. `QUEUES_MAX` of the eBPF program is equal.
 const QUEUES_MAX: usize = 64;
 /// Number of 64-bit words of `struct heartbeat`: the heartbeat, and the rest of its cache line.
 const WORDS_PER_QUEUE: usize = 8;
-/// Value for a sleeping core. The demux replaces the value by the arrival time of the next frame
-/// for the service.
+/// Heartbeat of a sleeping core. The demux replaces this value by the arrival time of the next
+/// frame for the service.
 const ASLEEP: u64 = 1;
-/// Value for a service that takes no more frames. The demux treats the core like a core whose
-/// heartbeat is older than 30 s.
+/// Heartbeat of each core after the service has decided to take no more frames. The demux treats
+/// the core like a core whose heartbeat is older than 30 s.
 const GIVEN_UP: u64 = 2;
 
 /// The heartbeats of all queues.
@@ -33,14 +34,14 @@ const GIVEN_UP: u64 = 2;
 pub struct Heartbeats(SharedWords);
 
 impl Heartbeats {
-    /// Number of words of all heartbeats.
+    /// Number of 64-bit words of all heartbeats.
     pub(crate) const LEN: usize = QUEUES_MAX * WORDS_PER_QUEUE;
 
     pub(crate) fn new(words: SharedWords) -> Self {
         Self(words)
     }
 
-    /// Creates heartbeats without a demux, for tests of the writer.
+    /// Creates heartbeats without a demux, for tests of the code that writes heartbeats.
     pub fn without_demux() -> std::io::Result<Self> {
         SharedWords::private(Self::LEN).map(Self)
     }
@@ -55,8 +56,9 @@ impl Heartbeats {
         }
     }
 
-    /// Leaves the frames of all queues to the kernel. The caller ends the service at once, because
-    /// a core's next heartbeat would replace the value.
+    /// Stores `GIVEN_UP` for all queues, so that the demux leaves their frames to the kernel. The
+    /// caller must end the service immediately, because the next heartbeat of a core would replace
+    /// `GIVEN_UP`.
     pub fn give_up(&self) {
         for queue in 0..QUEUES_MAX {
             self.0
@@ -85,9 +87,10 @@ impl Heartbeat {
         self.word().store(ASLEEP, Ordering::Release);
     }
 
-    /// Returns true if the heartbeat is a time: the core is awake, or the demux has redirected a
-    /// frame since the core went to sleep. Returns false for a core that sleeps without a frame,
-    /// before the core's first heartbeat, and after [`give_up`](Heartbeats::give_up).
+    /// Returns true if the demux expects the next heartbeat of the core: the core is awake, or the
+    /// demux has redirected a frame since the core went to sleep. Returns false for a core that
+    /// sleeps without a frame, before the core's first heartbeat, and after
+    /// [`give_up`](Heartbeats::give_up).
     pub fn is_awaited(&self) -> bool {
         self.word().load(Ordering::Acquire) > GIVEN_UP
     }
@@ -105,7 +108,7 @@ mod tests {
     fn each_queue_has_its_own_line() {
         let all = Arc::new(Heartbeats::without_demux().expect("memory"));
         let (one, last) = (all.of_queue(0), all.of_queue(63));
-        assert!(!one.is_awaited(), "not watched yet");
+        assert!(!one.is_awaited(), "watched before the first heartbeat");
         one.beat(1_000_000_000);
         assert!(one.is_awaited());
         assert!(!last.is_awaited());

@@ -1,6 +1,7 @@
 //! An impaired link for tests: two interfaces joined by an eBPF program. The program drops a share
-//! of the IPv4 packets, and redirects another share to AF_XDP sockets, whose owner sends them
-//! later: see `examples/tidelane-impair`. The service itself never uses an impaired link.
+//! of the IPv4 packets, and redirects another share to AF_XDP sockets. The owner of the sockets
+//! sends these packets later: see `examples/tidelane-impair`. The service (the process `tidelaned`)
+//! never uses an impaired link.
 
 use std::os::fd::BorrowedFd;
 
@@ -17,24 +18,25 @@ const COUNTERS: usize = 6;
 pub struct Impairment {
     /// Share of the packets that the program drops.
     pub loss_ppm: u32,
-    /// Share of the remaining packets that the program redirects to an AF_XDP socket. Without a
-    /// socket, the program drops these packets, but still counts them as delayed.
+    /// Share of the other packets (without the packets that `loss_ppm` drops) that the program
+    /// redirects to an AF_XDP socket. If the direction has no socket, the program drops these
+    /// packets, but still counts them as delayed.
     pub delay_ppm: u32,
 }
 
 /// Counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectionCounters {
-    /// Frames redirected to the other interface at once.
+    /// Frames redirected to the other interface without delay.
     pub forwarded: u64,
     /// Frames dropped on purpose.
     pub lost: u64,
-    /// Frames redirected to a socket, whose owner sends them later. Frames that are dropped because
-    /// there is no socket count, too.
+    /// Frames redirected to a socket. The owner of the socket sends these frames later. The number
+    /// includes the frames that the program dropped because the direction had no socket.
     pub delayed: u64,
 }
 
-/// An impaired link between two interfaces, which is removed on drop.
+/// An impaired link between two interfaces. The link is removed when the value is dropped.
 pub struct ImpairedLink {
     delay_sockets: XskSocketMap,
     counters: PerCpuCounters<COUNTERS>,
@@ -43,8 +45,8 @@ pub struct ImpairedLink {
 
 impl ImpairedLink {
     /// Joins the interfaces with these indices. Both drivers need native XDP. A frame that is
-    /// redirected into a veth arrives only if the other end has NAPI (`ethtool -K <end> gro on`,
-    /// or an XDP program).
+    /// redirected into a veth is lost if the other end of the veth does not use NAPI. The other end
+    /// uses NAPI after `ethtool -K <end> gro on`, or if it has an XDP program.
     pub fn join(ends: [u32; 2], impairment: &Impairment) -> Result<Self, SteeringError> {
         check_permission()?;
         let globals = [

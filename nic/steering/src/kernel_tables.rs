@@ -2,10 +2,10 @@
 //!
 //! The service (the process `tidelaned`) has no addresses, routes or ARP of its own. This module
 //! copies the kernel's tables for the service, and asks the kernel to resolve a neighbor or to keep
-//! a neighbor's entry fresh. [`KernelTables::open`] subscribes to events first and then dumps all
-//! tables, so that no change is missed. [`KernelTables::poll`] applies the events since the last
-//! poll. If the kernel dropped events because the socket's buffer was full, `poll` dumps all tables
-//! again.
+//! a neighbor's entry fresh. [`KernelTables::open`] subscribes to events first and then dumps
+//! (reads) all tables, so that no change is missed. [`KernelTables::poll`] applies the events since
+//! the last poll. If the kernel discarded events because the socket's buffer was full, `poll` dumps
+//! all tables again.
 //!
 //! `poll` dumps the routes again after any event that can affect them, because the kernel does not
 //! announce all changes of routes. For example, the kernel silently removes the routes of a link
@@ -98,34 +98,36 @@ impl fmt::Debug for MacAddress {
 /// A change in the kernel's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A link was added or changed: [`KernelTables::link`].
+    /// The link with this index was added or changed. [`KernelTables::link`] returns the link.
     Link(u32),
-    /// A link was removed, with its addresses, routes and neighbors.
+    /// The link with this index was removed, with its addresses, routes and neighbors.
     LinkGone(u32),
     /// An address was added or changed.
     Address {
-        /// Index of its link.
+        /// Index of the link of the address.
         ifindex: u32,
         /// The address.
         addr: Address,
     },
     /// An address was removed, or became unusable (tentative, or a duplicate).
     AddressGone {
-        /// Index of its link.
+        /// Index of the link of the address.
         ifindex: u32,
         /// The address.
         addr: Address,
     },
     /// The routes changed.
     Routes,
-    /// A neighbor was added, changed or removed: [`KernelTables::neighbor`].
+    /// A neighbor was added, changed or removed. [`KernelTables::neighbor`] returns the new entry,
+    /// or `None` after a removal.
     Neighbor {
         /// Index of the link to the neighbor.
         ifindex: u32,
         /// Address of the neighbor.
         addr: Address,
     },
-    /// Events were lost. The copy has read all tables again, and any entry may have changed.
+    /// The kernel dropped events. [`KernelTables::poll`] has read all tables again, and any entry
+    /// may have changed.
     Resync,
 }
 
@@ -214,10 +216,12 @@ impl KernelTables {
     }
 
     /// Returns the route to `dst`: the longest matching prefix in the first table with a match, in
-    /// the order local, main, default. The source address is the route's preferred source. If the
-    /// route has none, the source address is an address of the link with the IP version and the
-    /// scope (link-local or not) of `dst`: the first address whose network contains the next hop,
-    /// or else the first address.
+    /// the order local, main, default. The MTU is at most the MTU of the link.
+    ///
+    /// If the route has no preferred source address, the function chooses an address of the link.
+    /// Only addresses that have the IP version and the scope (link-local or not) of `dst` are
+    /// candidates. The function chooses the first candidate whose network contains the next hop. If
+    /// there is no such candidate, the function chooses the first candidate.
     pub fn route_lookup(&self, dst: &Address) -> Option<RouteInfo> {
         let mut info = self.routes.lookup(dst)?;
         if let Some(link) = self.link(info.ifindex) {
@@ -264,12 +268,14 @@ impl KernelTables {
     /// service, and lets the entry of a used neighbor become [`NeighborState::Stale`]. The caller
     /// therefore repeats the call from time to time while it uses the neighbor.
     ///
-    /// The request would turn a permanent or NOARP entry into an ordinary entry. The function
-    /// therefore reads the entry first. If the kernel has no entry, the request creates an entry,
-    /// and cannot change an existing entry. If the entry is stale, failed or without a state, the
-    /// request changes the entry. In all other states, the function sends no request. If an entry
-    /// that the function has read becomes permanent before the request, the request still changes
-    /// the entry.
+    /// A request to confirm a permanent or NOARP entry would turn the entry into an ordinary entry.
+    /// The function therefore reads the entry first:
+    ///
+    /// * If the kernel has no entry, the function requests a new entry. If an entry has appeared
+    ///   meanwhile, this request does not change the entry.
+    /// * If the entry is stale, failed or without a state, the function requests a change of the
+    ///   entry. If the entry has become permanent meanwhile, this request still changes the entry.
+    /// * In all other states, the function sends no request.
     pub fn resolve(&mut self, ifindex: u32, addr: &Address) -> io::Result<()> {
         use NeighborState::{Failed, None as Unknown, Stale};
         let mut message = neighbor_message(ifindex, addr);

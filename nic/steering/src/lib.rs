@@ -1,14 +1,15 @@
 //! Steering of packets to the service, and a copy of the kernel's network configuration.
 //!
-//! The service is the process `tidelaned`, a TCP/IP stack in user space. The service claims
-//! 3-tuples: local address, protocol and local port. The kernel keeps all packets without a claim.
+//! The service is the process `tidelaned`, a TCP/IP stack in user space. A claim is a 3-tuple
+//! (local address, protocol and local port) whose packets go to the service instead of the kernel.
+//! The kernel keeps the packets of all other 3-tuples.
 //!
 //! * [`Demux`] loads the XDP program that redirects claimed packets to AF_XDP sockets, and updates
-//!   the program's table of claims. Only the modules `bpf` and `firewall` use the eBPF loader,
-//!   because its interface changes often.
+//!   the program's table of claims. Only the modules `bpf` and `firewall` use the eBPF loader
+//!   `aya`, because the loader's interface changes often.
 //! * [`kernel_tables::KernelTables`] copies the kernel's links, addresses, routes and neighbors
-//!   over netlink. The copy can also ask the kernel to resolve a neighbor, because the service has
-//!   no ARP of its own.
+//!   over netlink. `KernelTables` also asks the kernel to resolve neighbors, because the service
+//!   has no ARP of its own.
 //! * [`firewall::Firewall`] lists the hooks of the kernel that packets of the service bypass.
 //! * [`PortReservation`] holds a port in the kernel, so that no other program can bind the port.
 //! * [`features::Features`] reads and changes the features that `ethtool -k` shows.
@@ -19,9 +20,9 @@
 //!   connections.
 //! * [`impair`] joins two interfaces by a link that drops and delays packets, for tests.
 //!
-//! All functions act on the network namespace of the calling thread. A value that has a socket (for
-//! example `KernelTables`, `Lookup`, `Features`) keeps the namespace of the thread that opened the
-//! value.
+//! Functions act on the network namespace of the calling thread. The methods of a value with a
+//! socket (for example `KernelTables`, `Lookup` or `Features`) are an exception: these methods act
+//! on the namespace of the thread that opened the value.
 #![deny(unsafe_code)]
 
 mod answers;

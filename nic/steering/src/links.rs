@@ -1,10 +1,10 @@
 //! Kinds of interfaces: the kinds that a stack on AF_XDP (such as the service) can serve, and the
 //! reasons to refuse other kinds. The module also knows drivers that need special treatment.
 //!
-//! AF_XDP delivers a frame as the interface's driver received it. A virtual interface on top of
-//! another interface delivers packets that the lower interface has already changed: GRO may have
-//! joined segments to a packet longer than a frame, and the checksum may be missing.
-//! `docs/kernels.md` has a table of the kinds.
+//! AF_XDP delivers each frame unchanged, as the interface's driver received the frame. A virtual
+//! interface on top of another interface delivers packets that the lower interface has already
+//! changed: GRO may have joined segments to a packet that is longer than a frame of AF_XDP, and the
+//! checksum may be missing. `docs/kernels.md` has a table of the kinds.
 
 use crate::{
     AttachRequest,
@@ -12,7 +12,7 @@ use crate::{
     kernel_tables::{KernelTables, LinkKind, LinkRecord},
 };
 
-/// The kind of a VLAN device, such as `eth1.5`.
+/// The kernel's name for the kind of a VLAN device. An example of a VLAN device is `eth1.5`.
 const VLAN: &str = "vlan";
 
 /// Drivers that stop running an attached native XDP program when they reinitialize their rings (the
@@ -20,8 +20,8 @@ const VLAN: &str = "vlan";
 /// service's connections. vmxnet3 stops programs in this way in Linux 6.12 and 7.3.
 const FORGETFUL_DRIVERS: [&str; 1] = ["vmxnet3"];
 
-/// A driver that ignores AF_XDP's transmit metadata on older kernels, and the first version of
-/// Linux (major, minor) in which the driver applies the metadata.
+/// A driver that ignores AF_XDP's transmit metadata (requests to complete checksums) on older
+/// kernels, and the first version of Linux (major, minor) in which the driver applies the metadata.
 const VIRTIO_NET: &str = "virtio_net";
 const VIRTIO_NET_SINCE: (u32, u32) = (7, 3);
 
@@ -101,12 +101,11 @@ pub fn port_of(link: &LinkRecord, master: Option<&LinkRecord>) -> String {
     )
 }
 
-/// The driver of an interface, and its special cases.
+/// Name of an interface's driver. The methods know the special cases of drivers.
 pub struct Driver(String);
 
 impl Driver {
-    /// Returns the driver of this interface. The name is empty if the kernel does not report the
-    /// driver.
+    /// Returns the driver of `link`. The name is empty if the kernel does not report the driver.
     pub fn of(link: &LinkRecord) -> Self {
         let name = Features::of(link.ifindex).and_then(|features| features.driver());
         Self(name.unwrap_or_default())
@@ -114,7 +113,7 @@ impl Driver {
 
     /// Returns the XDP mode to request. If `request` is [`AttachRequest::Best`] and the driver
     /// stops running native programs (`FORGETFUL_DRIVERS`), the result is generic mode, with a
-    /// message for the operator. Otherwise, the result is `request`.
+    /// message for the operator. Otherwise, the result is `request`, without a message.
     pub fn xdp_mode_for(&self, request: AttachRequest) -> (AttachRequest, Option<String>) {
         let driver = &*self.0;
         if request != AttachRequest::Best || !FORGETFUL_DRIVERS.contains(&driver) {
@@ -130,15 +129,16 @@ impl Driver {
     }
 
     /// Returns true if this driver, in the kernel release `release`, completes the checksums that
-    /// AF_XDP's transmit metadata requests. Linux 6.12 sends segments without checksums on
-    /// virtio-net. The function assumes that all other drivers complete the checksums.
+    /// AF_XDP's transmit metadata requests. The driver virtio_net ignores these requests before
+    /// Linux 7.3, and the segments leave without their checksums. The function assumes that all
+    /// other drivers complete the checksums.
     pub fn heeds_metadata(&self, release: &str) -> bool {
         self.0 != VIRTIO_NET || version_of(release) >= VIRTIO_NET_SINCE
     }
 }
 
-/// Returns the major and minor number of a kernel release such as `6.12.117+deb13-amd64`; a part
-/// that is no number counts as zero.
+/// Returns the major and minor number of a kernel release such as `6.12.117+deb13-amd64`. A part
+/// that is missing or is no number counts as zero.
 fn version_of(release: &str) -> (u32, u32) {
     let mut numbers = release
         .split(|character: char| !character.is_ascii_digit())
@@ -146,8 +146,8 @@ fn version_of(release: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Returns a warning if `link` is a veth, and otherwise `None`. The frames of a veth may have VLAN
-/// tags that the demux, the service's XDP program, cannot see.
+/// Returns a warning if `link` is a veth; otherwise `None`. The frames of a veth may have VLAN tags
+/// that the demux (the service's XDP program) cannot see.
 pub fn veth_tag_warning(link: &LinkRecord) -> Option<String> {
     let name = &link.name;
     (link.kind == LinkKind::Veth).then(|| {
@@ -158,6 +158,8 @@ pub fn veth_tag_warning(link: &LinkRecord) -> Option<String> {
     })
 }
 
+/// Checks a link that is no port of another interface. `carrier` is the link below a VLAN device.
+/// The error is one line: the reason, and the remedy.
 fn judge(link: &LinkRecord, carrier: Option<&LinkRecord>) -> Result<(), String> {
     let name = &link.name;
     let kind = name_of(&link.kind);
@@ -184,8 +186,8 @@ fn judge(link: &LinkRecord, carrier: Option<&LinkRecord>) -> Result<(), String> 
                 name_of(&carrier.kind)
             )),
             None => Err(format!(
-                "{name} is a VLAN of an interface in another network namespace, whose settings \
-                 decide what it is handed; start the service there"
+                "{name} is a VLAN of an interface in another network namespace; the settings of \
+                 that interface affect the packets of {name}; start the service in that namespace"
             )),
         },
         LinkKind::Virtual(other) => Err(format!("{name} is {kind}: {}", refusal_of(other))),

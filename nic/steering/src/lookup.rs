@@ -1,9 +1,9 @@
-//! Queries to the kernel: the socket that receives a segment for an address and port, and the ports
-//! that have connections.
+//! Queries to the kernel: which socket receives a segment for an address and port, and which ports
+//! have connections.
 //!
-//! The queries go over NETLINK_SOCK_DIAG. The kernel searches for the socket in the same way as for
-//! an arriving packet: by namespace, interface, address, SO_REUSEPORT group and BPF socket lookup
-//! programs.
+//! The queries go over NETLINK_SOCK_DIAG. If a query asks for one socket, the kernel searches for
+//! this socket as it does for an arriving packet: by namespace, interface, address, SO_REUSEPORT
+//! group and BPF socket lookup programs.
 
 use std::{
     collections::HashSet,
@@ -26,7 +26,7 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 1;
-/// `NLM_F_ROOT | NLM_F_MATCH`: all sockets.
+/// `NLM_F_ROOT | NLM_F_MATCH`: requests all sockets that match the request.
 const NLM_F_DUMP: u16 = 0x300;
 /// Lengths in bytes of `struct nlmsghdr`, `struct inet_diag_req_v2` and `struct inet_diag_msg`.
 const HEADER_LEN: usize = 16;
@@ -38,8 +38,8 @@ const LISTEN: u8 = 10;
 const CLOSE: u8 = 7;
 const ALL_STATES: u32 = u32::MAX;
 const CONNECTIONS: u32 = !(1 << LISTEN | 1 << CLOSE);
-/// Length in bytes of the receive buffer for a part of a long answer. The kernel fills at most 32
-/// KiB at a time.
+/// Length in bytes of the receive buffer for one part of a long answer. The kernel sends at most 32
+/// KiB in one part.
 const PART_LEN: usize = 32 << 10;
 /// `INET_DIAG_NOCOOKIE`: matches any socket.
 const ANY_COOKIE: u64 = u64::MAX;
@@ -51,7 +51,7 @@ const LOOPBACK: u32 = 1;
 pub struct FoundListener {
     /// Identity of the socket (SO_COOKIE).
     pub cookie: u64,
-    /// Local address, IPv4 as `::ffff:a.b.c.d`; unspecified for a wildcard.
+    /// Local address (IPv4 as `::ffff:a.b.c.d`). A wildcard socket has the unspecified address.
     pub addr: [u8; 16],
     /// User id of the owner.
     pub uid: u32,
@@ -60,7 +60,7 @@ pub struct FoundListener {
 /// Lookup of TCP sockets in the network namespace of the thread that opened the lookup.
 pub struct Lookup {
     socket: OwnedFd,
-    /// Sequence number of the last request.
+    /// Sequence number of the most recent request.
     sequence: u32,
 }
 
@@ -102,8 +102,8 @@ impl Lookup {
         Ok(())
     }
 
-    /// Returns the local ports of the kernel's connections, including those in SYN-RECEIVED and
-    /// TIME-WAIT. The kernel walks through all its sockets, once for each IP version.
+    /// Returns the local ports of the kernel's connections, including connections in SYN-RECEIVED
+    /// and TIME-WAIT. The kernel walks through all its sockets, once for each IP version.
     pub fn connected_ports(&mut self) -> io::Result<HashSet<u16>> {
         let mut ports = HashSet::new();
         for family in [AddressFamily::INET, AddressFamily::INET6] {
@@ -125,7 +125,8 @@ impl Lookup {
         Ok(ports)
     }
 
-    /// Reads one part of an answer with many sockets. Returns true after the last part.
+    /// Reads one part of an answer with many sockets, and adds the local ports of these sockets to
+    /// `ports`. Returns true if this part ends the answer.
     fn receive_part(&mut self, ports: &mut HashSet<u16>) -> io::Result<bool> {
         let mut bytes = vec![0; PART_LEN];
         let len = receive_answer(&self.socket, &mut bytes)?;
@@ -142,8 +143,9 @@ impl Lookup {
         Ok(false)
     }
 
-    /// Returns true if the kernel has a connection between these endpoints (IPv4 as
-    /// `::ffff:a.b.c.d`), local first, in any state from SYN-SENT or SYN-RECEIVED to TIME-WAIT.
+    /// Returns true if the kernel has a connection between the endpoints `ends`, in any state from
+    /// SYN-SENT or SYN-RECEIVED to TIME-WAIT. The first endpoint is the local endpoint. IPv4
+    /// addresses have the form `::ffff:a.b.c.d`.
     pub fn has_connection(&mut self, ends: [([u8; 16], u16); 2], ifindex: u32) -> io::Result<bool> {
         let answer = self.query(ends, ifindex)?;
         Ok(answer.is_some_and(|found| found.state != LISTEN))
@@ -163,8 +165,7 @@ impl Lookup {
         Ok(listening.map(|found| found.socket))
     }
 
-    /// Returns the socket that receives a segment that the second endpoint sends to the first
-    /// endpoint.
+    /// Returns the socket that receives a segment from the second endpoint to the first endpoint.
     fn query(&mut self, ends: [([u8; 16], u16); 2], ifindex: u32) -> io::Result<Option<Found>> {
         self.sequence = self.sequence.wrapping_add(1);
         let v4 = matches!(Ipv6Addr::from(ends[0].0).to_canonical(), IpAddr::V4(_));
@@ -187,7 +188,7 @@ impl Lookup {
         self.receive_found()
     }
 
-    /// Reads the answer to the last request for one socket.
+    /// Reads the answer to the most recent request of [`query`](Self::query).
     fn receive_found(&mut self) -> io::Result<Option<Found>> {
         let mut bytes = [0; 4096];
         loop {
@@ -199,15 +200,18 @@ impl Lookup {
     }
 }
 
-/// A netlink message without its header, with the header's type and sequence number.
+/// A netlink message: the body, and two fields of the header.
 struct Message<'a> {
+    /// `nlmsg_type` of the header.
     kind: u16,
+    /// `nlmsg_seq` of the header: the number of the request that the message answers.
     sequence: u32,
     body: &'a [u8],
 }
 
 impl Message<'_> {
-    /// Returns the message's type if the message answers the request with number `sequence`.
+    /// Returns the message's type if the message answers the request with number `sequence`;
+    /// otherwise `None`.
     fn answers(&self, sequence: u32) -> Option<u16> {
         (self.sequence == sequence).then_some(self.kind)
     }
@@ -221,7 +225,7 @@ impl Message<'_> {
         io::Error::from_raw_os_error(-code)
     }
 
-    /// Returns `id.idiag_sport` of a `struct inet_diag_msg`.
+    /// Returns the local port (`id.idiag_sport`) in the body, a `struct inet_diag_msg`.
     fn local_port(&self) -> Option<u16> {
         let port = self.body.get(4..)?.first_chunk()?;
         Some(u16::from_be_bytes(*port))
@@ -249,10 +253,11 @@ struct Request {
     family: AddressFamily,
     /// Bit set of the TCP states whose sockets are reported: bit `n` for the state with number `n`.
     states: u32,
+    /// `nlmsg_flags` of the netlink header.
     flags: u16,
     /// Addresses (IPv4 as `::ffff:a.b.c.d`) and ports, local first.
     ends: [([u8; 16], u16); 2],
-    /// Index of the interface at which the segment arrives; 0 for any interface.
+    /// Index of the interface at which a segment for the socket would arrive; 0 for any interface.
     ifindex: u32,
 }
 
@@ -289,7 +294,7 @@ impl Request {
 struct Found {
     /// TCP state of the socket (`TCP_LISTEN` and others).
     state: u8,
-    /// Identity, local address and owner, also for a connection.
+    /// Identity, local address and owner. The socket of a connection has these fields, too.
     socket: FoundListener,
 }
 
@@ -407,7 +412,7 @@ mod tests {
             assert!(lookup.connected_ports().expect("answer").contains(&port));
             let other_port = [ends[0], (ends[1].0, 9)];
             assert!(!lookup.has_connection(other_port, LOOPBACK).expect("answer"));
-            // The server closes first, so that its end is in TIME-WAIT.
+            // The server closes first, so that the server's end of the connection is in TIME-WAIT.
             drop(listener.accept().expect("a pending connection"));
             drop((client, listener));
             assert!(lookup.connected_ports().expect("answer").contains(&port));

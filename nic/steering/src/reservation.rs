@@ -33,7 +33,7 @@ pub struct BoundSocket {
     pub addr: [u8; 16],
     /// Local port.
     pub port: u16,
-    /// True for a socket of `::` that leaves IPv4 to other sockets (IPV6_V6ONLY).
+    /// True for a socket that is bound to `::` but leaves IPv4 to other sockets (IPV6_V6ONLY).
     pub v6_only: bool,
     /// Index of the interface to which the socket is restricted (SO_BINDTOIFINDEX), or 0 for none.
     pub ifindex: u32,
@@ -44,8 +44,8 @@ pub struct BoundSocket {
 
 impl PortReservation {
     /// Reserves TCP port `port` of `addr` (IPv4 as `::ffff:a.b.c.d`), or a port of the kernel's
-    /// choice if `port` is 0. Returns the kernel's error, for example EADDRINUSE, EACCES for a
-    /// privileged port, or EADDRNOTAVAIL.
+    /// choice if `port` is 0. If the kernel refuses, returns the kernel's error, for example
+    /// EADDRINUSE, EACCES for a privileged port, or EADDRNOTAVAIL.
     pub fn new(addr: [u8; 16], port: u16) -> io::Result<Self> {
         let socket = new_socket(addr, SocketType::STREAM)?;
         Self::bind(socket, addr, port)
@@ -61,10 +61,12 @@ impl PortReservation {
     }
 
     /// Reserves the port to which a program's TCP socket is bound, by binding a second socket to
-    /// the same port in repair mode. The reservation holds the port even if the program closes its
-    /// socket or makes the socket release the port (`shutdown`, `connect(AF_UNSPEC)`). Other
-    /// sockets can be bound only if `bound.reuse_port` allows it, or after
-    /// [`set_shared`](Self::set_shared).
+    /// the same port in repair mode (TCP_REPAIR), in which `bind` ignores other sockets. The
+    /// reservation holds the port even if the program closes its socket or makes the socket release
+    /// the port (`shutdown`, `connect(AF_UNSPEC)`). If `bound.reuse_port` names a user, further
+    /// sockets of this user with SO_REUSEPORT can be bound to the port. Sockets with SO_REUSEADDR
+    /// can be bound after [`set_shared`](Self::set_shared), and on some kernels before: see
+    /// [`is_exclusive`](Self::is_exclusive).
     pub fn beside(bound: &BoundSocket) -> io::Result<Self> {
         let socket = socket_like(bound, SocketType::STREAM)?;
         if let Some(owner) = bound.reuse_port {
@@ -83,7 +85,7 @@ impl PortReservation {
     /// reservation.
     ///
     /// UDP has no repair mode. Therefore this function sets SO_REUSEADDR on the program's socket
-    /// for a moment. Meanwhile other sockets with SO_REUSEADDR may be bound to the port, so the
+    /// for a moment. During this moment, a third socket with SO_REUSEADDR can take the port, so the
     /// caller checks for other sockets afterwards.
     pub fn beside_datagram(bound: &BoundSocket, socket: BorrowedFd<'_>) -> io::Result<Self> {
         let own = socket_like(bound, SocketType::DGRAM)?;
@@ -100,10 +102,10 @@ impl PortReservation {
         Ok(reserved)
     }
 
-    /// Returns true if no further TCP socket without SO_REUSEPORT can be bound to the port of
-    /// `bound`, not even with SO_REUSEADDR. If the first socket of a port had SO_REUSEADDR at its
-    /// `bind`, some kernels let sockets with SO_REUSEADDR share the port in spite of a reservation.
-    /// Linux 6.18 does not.
+    /// Returns true if the kernel refuses to bind a further TCP socket with SO_REUSEADDR, but
+    /// without SO_REUSEPORT, to the port of `bound`. Some kernels let sockets with SO_REUSEADDR
+    /// share a reserved port if the first socket of the port had SO_REUSEADDR at its `bind`. Linux
+    /// 6.18 refuses these sockets.
     pub fn is_exclusive(bound: &BoundSocket) -> io::Result<bool> {
         let probe = socket_like(bound, SocketType::STREAM)?;
         sockopt::set_socket_reuseaddr(&probe, true)?;
@@ -125,8 +127,9 @@ impl PortReservation {
         })
     }
 
-    /// Lets other sockets with SO_REUSEADDR bind the port if `shared` is true. Linux allows this
-    /// for a port that has connections but no listener.
+    /// Sets SO_REUSEADDR of the reservation to `shared`. If `shared` is true, other sockets with
+    /// SO_REUSEADDR can be bound to the port. Linux lets TCP sockets share a port in this way only
+    /// while no socket of the port listens.
     pub fn set_shared(&self, shared: bool) -> io::Result<()> {
         Ok(sockopt::set_socket_reuseaddr(&self.socket, shared)?)
     }

@@ -12,6 +12,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 /// A mapping of words, which is removed on drop.
 #[derive(Debug)]
 pub(crate) struct SharedWords {
+    /// Address of the first word.
     start: NonNull<AtomicU64>,
     /// Number of words.
     len: usize,
@@ -31,7 +32,7 @@ impl SharedWords {
         Ok(Self::new(start?.cast(), len))
     }
 
-    /// Maps `len` words that only this process can access, and that are zero at first.
+    /// Maps `len` words of private memory of this process. The words are zero at first.
     pub(crate) fn private(len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses a free place.

@@ -8,14 +8,15 @@ use std::{
 /// TCP_REPAIR_OFF_NO_WP: ends the repair mode without a window probe.
 const REPAIR_OFF: libc::c_int = -1;
 
-/// Switches the repair mode of a TCP socket, in which `bind` succeeds beside any other socket.
-/// Needs CAP_NET_ADMIN. Leaving the mode resets SO_REUSEADDR.
+/// Switches the repair mode of a TCP socket on or off. In repair mode, `bind` succeeds even if
+/// another socket has the port. The switch needs CAP_NET_ADMIN. The end of repair mode clears
+/// SO_REUSEADDR.
 pub fn set_repair(fd: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     let value = if on { 1 } else { REPAIR_OFF };
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, value)
 }
 
-/// Restricts a socket to an interface.
+/// Restricts a socket to the interface with index `ifindex`.
 pub fn bind_to_interface(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
     let ifindex = ifindex.try_into().map_err(io::Error::other)?;
     set_option(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, ifindex)

@@ -8,13 +8,13 @@
 //! STARTUP    pacing gain 2/ln 2, until BtlBw grows by less than a quarter in three round trips
 //! DRAIN      pacing gain ln 2/2, until the queue that STARTUP built is empty
 //! PROBE_BW   pacing gains 5/4, 3/4, 1, 1, 1, 1, 1, 1 in turn, each for about one RTprop
-//! PROBE_RTT  cwnd of four segments for 200 ms, when RTprop is older than ten seconds
+//! PROBE_RTT  cwnd of four segments for at least 200 ms, when RTprop is older than ten seconds
 //! ```
 //!
 //! The implementation follows draft-cardwell-iccrg-bbr-congestion-control-00, with additions of
 //! Linux: extra window for ACK aggregation, two more segments in the phase with gain 5/4, and a
-//! rate that is 1 % lower. Unlike Linux, this module does not detect policers (`lt_bw`). ECN has no
-//! effect. A loss affects cwnd during its recovery only, and never affects the model.
+//! rate that is 1 % lower. Policers (`lt_bw` of Linux) are not detected, and ECN has no effect. A
+//! loss lowers cwnd until its recovery ends, and can end a phase, but never affects the model.
 
 use tidelane_time::{Duration, Instant};
 
@@ -36,13 +36,13 @@ const PACING_GAIN_CYCLE: [u64; 8] = [1_250, 750, UNIT, UNIT, UNIT, UNIT, UNIT, U
 const BW_ROUNDS: u32 = 10;
 /// Time after which a sample leaves the RTprop filter.
 const MIN_RTT_AGE: Duration = Duration::from_secs(10);
-/// Least length of PROBE_RTT. The mode also lasts at least one round.
+/// Least time in PROBE_RTT once the flight is small. PROBE_RTT also lasts at least one round.
 const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
 /// Window in PROBE_RTT in segments, and the least window in any mode, except after an RTO.
 const CWND_MIN_SEGMENTS: u32 = 4;
-/// Growth of BtlBw that restarts the count of [`FULL_BW_ROUNDS`], as a ratio: a quarter.
+/// Growth of BtlBw, as a ratio, that restarts the count of rounds for [`FULL_BW_ROUNDS`].
 const FULL_BW_GROWTH: (u64, u64) = (5, 4);
-/// Number of rounds without this growth that end STARTUP.
+/// Number of rounds without growth by [`FULL_BW_GROWTH`] that end STARTUP.
 const FULL_BW_ROUNDS: u8 = 3;
 /// Part of the rate that is not used, in percent, so that queues drain on average.
 const MARGIN_PERCENT: u64 = 1;
@@ -75,19 +75,20 @@ pub struct Bbr {
     min_rtt_at: Instant,
     /// Pacing rate in bytes per second.
     pacing_rate: u32,
-    /// Number of rounds. A round ends at the ACK of data sent after `round_end` delivered bytes.
+    /// Number of rounds. A round ends at the ACK of data sent after delivery of `round_end` bytes.
     round: u32,
     round_end: u64,
-    /// Samples with a smaller `prior_delivered` (bytes) count as app-limited because of PROBE_RTT.
+    /// Number of bytes: samples with a lower `prior_delivered` count as app-limited (PROBE_RTT).
     app_limited_until: u64,
-    /// BtlBw (bytes per second) when it last grew by a quarter, and the number of rounds since.
+    /// BtlBw (bytes per second) at its last growth by a quarter, and the number of rounds since.
     full_bw: u32,
     full_bw_rounds: u8,
     /// Index of the present phase in [`PACING_GAIN_CYCLE`], and the time of its start.
     phase: u8,
     phase_at: Instant,
-    /// Earliest end of PROBE_RTT ([`Instant::MAX`] until the flight is small); true after a round.
+    /// Earliest end of PROBE_RTT; [`Instant::MAX`] until the flight is at most four segments.
     probe_rtt_end: Instant,
+    /// True if a round has ended since the flight in PROBE_RTT became small.
     probe_rtt_round: bool,
     mode: Mode,
     round_start: bool,
@@ -199,7 +200,7 @@ impl Bbr {
         to_u32(held.div_ceil(smss) * smss)
     }
 
-    /// Counts rounds. Adds the sample's rate to the BtlBw filter, unless app-limited and lower.
+    /// Counts rounds. Adds the rate to the BtlBw filter, except an app-limited rate below BtlBw.
     fn update_bandwidth(&mut self, sample: &RateSample) {
         self.round_start = false;
         let Some(interval) = &sample.interval else {
@@ -271,8 +272,7 @@ impl Bbr {
         }
     }
 
-    /// Enters PROBE_BW in any phase except the phase with gain 3/4. The phase is a hash of clock
-    /// and delivered bytes, so that flows that start together do not probe together.
+    /// Enters PROBE_BW. A hash chooses a phase (not gain 3/4), so that flows do not probe together.
     fn enter_probe_bw(&mut self, now: Instant) {
         let mixed = (now.as_nanos() ^ self.round_end.rotate_left(32)).wrapping_mul(GOLDEN_RATIO);
         let at = (mixed >> 32) % 7;

@@ -1,16 +1,20 @@
 //! CUBIC (RFC 9438), in integer arithmetic.
 //!
 //! After a congestion event at window `W_max`, cwnd follows a cubic function of time. cwnd grows
-//! fast at first, slowly around `W_max` after `K` seconds, and then fast again:
+//! fast at first, and slowly near `W_max`, which cwnd reaches after `K` seconds. Then cwnd grows
+//! fast again:
 //!
 //! ```text
 //! W_cubic(t) = C * (t - K)^3 + W_max          C = 0.4 segments per second cubed
-//! K = cbrt((W_max - cwnd_epoch) / C)          so that W_cubic(0) = cwnd_epoch, cwnd at the start
+//! K = cbrt((W_max - cwnd_epoch) / C)          so that W_cubic(0) = cwnd_epoch
 //! ```
 //!
-//! If `W_est`, the window that Reno would have, is larger than `W_cubic`, cwnd follows `W_est`.
-//! Windows are in bytes and times in milliseconds. The resolution suffices: three seconds after
-//! `K`, the curve rises by 16 bytes per ms, with segments of 1460 bytes.
+//! An epoch is a time of congestion avoidance without a congestion event. `t` is the time since the
+//! start of the epoch, and `cwnd_epoch` is cwnd at this start. If `W_est`, the window that Reno
+//! would have, is larger than `W_cubic`, cwnd follows `W_est`.
+//!
+//! The code uses bytes for windows and milliseconds for times. The resolution suffices: three
+//! seconds after `K`, the curve rises by 16 bytes per ms, with segments of 1460 bytes.
 
 use tidelane_time::{Duration, Instant};
 
@@ -27,8 +31,8 @@ const ALPHA_UNIT: u64 = 17;
 /// `K` for segments of 150 bytes or more, but so small that its cube, divided by 1000, times four
 /// segments fits into 64 bits.
 const OFFSET_MS_MAX: u64 = 1 << 18;
-/// Time after the start of congestion avoidance in which RTT samples are discarded, because they
-/// still belong to the recovery (as in Linux).
+/// Time after the start of an epoch in which HyStart gets no RTT samples, because the samples still
+/// belong to the recovery (as in Linux).
 const SAMPLES_DISCARDED_FOR: Duration = Duration::from_secs(1);
 const _: () = assert!(OFFSET_MS_MAX.pow(3) / 1_000 < u64::MAX / (4 * SMSS_MAX as u64));
 
@@ -50,10 +54,10 @@ pub struct Cubic {
     growth_remainder: u32,
     /// True if the next epoch follows a congestion event, and not slow start or a timeout.
     after_congestion_event: bool,
-    /// Start of the congestion avoidance epoch, plus all idle times since then. [`Instant::MAX`]
-    /// outside of an epoch.
+    /// Start of the congestion avoidance epoch, delayed by the sum of the idle times since then.
+    /// [`Instant::MAX`] outside of an epoch.
     epoch_start: Instant,
-    /// Time of the last ACK of this epoch, or end of the last idle time if that is later.
+    /// Time of the last ACK of this epoch, or end of the last idle time, whichever is later.
     last_ack: Instant,
     /// HyStart, which ends slow start early.
     hystart: HyStart,
@@ -103,8 +107,8 @@ impl Cubic {
         self.epoch_start = Instant::MAX;
     }
 
-    /// Excludes an idle time from the epoch, because time without growth must not count (RFC 9438
-    /// §5.8).
+    /// Excludes the time since the last ACK from the epoch, because a time in which cwnd does not
+    /// limit the flow must not count (RFC 9438 §5.8).
     fn skip_idle_time(&mut self, now: Instant) {
         if self.epoch_start != Instant::MAX {
             self.epoch_start += now - self.last_ack;
@@ -112,7 +116,7 @@ impl Cubic {
         }
     }
 
-    /// Returns W_cubic at `elapsed` after the start of the epoch, in bytes.
+    /// Returns W_cubic(`elapsed`) in bytes.
     fn w_cubic(&self, elapsed: Duration) -> u64 {
         let k_ms = u64::from(self.k_ms);
         let offset = elapsed.as_millis().abs_diff(k_ms).min(OFFSET_MS_MAX);
@@ -155,8 +159,8 @@ impl Cubic {
             // The Reno-friendly region (§4.3).
             return self.window.grow(self.w_est.saturating_sub(cwnd));
         }
-        // The concave and the convex region (§4.4, §4.5): grow towards the curve's value one RTT
-        // ahead, by at most half of the window.
+        // The concave and the convex region (§4.4, §4.5): grow within one RTT to the curve's value
+        // one RTT ahead, but by at most half of cwnd.
         let cwnd = u64::from(cwnd);
         let target = self.w_cubic(elapsed + srtt).clamp(cwnd, cwnd + cwnd / 2);
         let growth = (target - cwnd) * u64::from(acked_bytes) + u64::from(self.growth_remainder);
@@ -166,7 +170,7 @@ impl Cubic {
     }
 
     /// Sets W_max at a congestion event. Fast convergence lowers W_max further if the window was
-    /// below the last W_max, to leave room for new flows (§4.7).
+    /// below the previous W_max, to leave room for new flows (§4.7).
     fn save_w_max(&mut self) {
         let cwnd = self.window.cwnd();
         let (factor, unit) = BETA;

@@ -1,10 +1,11 @@
 //! DCTCP (RFC 8257), which reduces cwnd in proportion to the fraction of CE-marked bytes.
 //!
-//! The fraction of marked bytes is estimated once per window of data:
+//! `alpha` is an estimate of this fraction. DCTCP updates `alpha` once per window of data. After an
+//! ACK with ECE, DCTCP reduces cwnd, at most once per window of data:
 //!
 //! ```text
 //! alpha = (1 - g) * alpha + g * marked / acked          g = 1/16
-//! cwnd  = cwnd * (1 - alpha / 2)                         at most once per window
+//! cwnd  = cwnd * (1 - alpha / 2)
 //! ```
 //!
 //! In all other cases, such as a loss, DCTCP does the same as NewReno (§3.4, §3.5).
@@ -15,7 +16,7 @@ use crate::{CcInfo, CongestionControl, EcnFeedback, NewReno, Window};
 
 /// Fixed-point representation of an alpha of 1.0.
 const ALPHA_UNIT: u32 = 1 << 10;
-/// Right shift that multiplies by g = 2^-4, the weight of the last window (RFC 8257 §4.2).
+/// Right shift that multiplies by g = 2^-4, the weight of the newest window (RFC 8257 §4.2).
 const G_SHIFT: u32 = 4;
 
 /// State of DCTCP for one connection.
@@ -26,7 +27,7 @@ pub struct Dctcp {
     alpha: u32,
     /// SND.UNA at the last ECN feedback.
     una: u32,
-    /// DCTCP.WindowEnd: alpha is updated when SND.UNA is after this sequence number.
+    /// DCTCP.WindowEnd: the window ends when SND.UNA is after this sequence number.
     window_end: u32,
     /// DCTCP.BytesAcked: bytes acknowledged in the present window.
     acked: u32,

@@ -1,16 +1,17 @@
-//! HyStart, which ends slow start before cwnd overflows a queue (RFC 9438 §4.10 leaves the method
-//! open).
+//! HyStart, which ends slow start before cwnd overflows a queue. RFC 9438 §4.10 recommends
+//! HyStart++, and names HyStart as another option.
 //!
-//! This module implements the variant of Linux's CUBIC. In a round trip with a cwnd of at least
-//! sixteen segments, slow start ends at the present cwnd in two cases:
+//! This module implements the variant of Linux's CUBIC. A round is a round trip. If cwnd has at
+//! least sixteen segments, slow start ends at the present cwnd in either of two cases:
 //!
-//! * ACK train: closely spaced ACKs have arrived for half of the minimum RTT (for a paced flow: for
-//!   the whole minimum RTT), so the flight fills the path.
+//! * ACK train: since the start of the round, closely spaced ACKs have arrived for more than half
+//!   of the minimum RTT, or for more than the whole minimum RTT if the flow is paced. The flight
+//!   therefore fills the path.
 //! * Delay increase: the minimum of more than eight RTT samples of a round exceeds the minimum RTT
-//!   by an eighth (at least 4 ms, at most 16 ms), so a queue is building.
+//!   by more than an eighth (at least 4 ms, at most 16 ms), so a queue is building.
 //!
-//! HyStart++ (RFC 9406) has no ACK train, and after a delay increase first continues slow start at
-//! a quarter of the pace.
+//! HyStart++ (RFC 9406) differs: it has no ACK train. After a delay increase, HyStart++ first
+//! continues slow start at a quarter of the pace.
 
 use tidelane_time::{Duration, Instant};
 
@@ -19,11 +20,12 @@ use crate::{RttSample, Window};
 /// Least window in segments at which HyStart ends slow start. A smaller window does not overflow a
 /// queue.
 const WINDOW_MIN: u32 = 16;
-/// Number of RTT samples that a round needs before their minimum can end slow start.
+/// Number of RTT samples in a round after which a further sample can end slow start.
 const SAMPLES_MIN: u8 = 8;
 /// Longest gap between two ACKs of a train.
 const TRAIN_GAP: Duration = Duration::from_millis(2);
-/// Bounds of the delay increase above which HyStart assumes a queue.
+/// Least and largest value of the delay increase above which HyStart assumes a queue. Between them,
+/// the value is an eighth of the minimum RTT.
 const INCREASE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(16));
 /// Number of bytes that batch processing (GSO, GRO) at sender and receiver may hold back.
 const BATCHED_BYTES: u64 = 4 * 65_536;
@@ -32,7 +34,8 @@ const BATCH_DELAY_MAX: Duration = Duration::from_millis(1);
 /// A time in µs that is longer than any RTT.
 const NEVER: u32 = u32::MAX;
 
-/// State of HyStart for one connection. Times are in µs, and times of the clock are modulo 2^32.
+/// State of HyStart for one connection. Times are in µs. `round_start` and `last_ack` are times of
+/// the clock modulo 2^32.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HyStart {
     /// Time of the start of the round.

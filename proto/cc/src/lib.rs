@@ -3,10 +3,10 @@
 //! A controller is a small state machine that counts bytes. Its caller, the crate
 //! `tidelane-slowpath` of the TCP engine, reports events ([`on_ack`], [`on_congestion_signal`],
 //! [`on_rto`], [`on_idle_restart`], ...), from which the controller computes a window. The caller
-//! detects losses and decides when to send. The caller also computes the window during fast
-//! recovery (NewReno, RFC 6582; proportional rate reduction, RFC 6937), when the controller's
-//! `cwnd` is already the window for the end of the recovery. Algorithms that use delivery rates,
-//! such as BBR, are an exception: these algorithms compute the window during recovery, too.
+//! detects losses and decides when to send. During fast recovery, the caller also computes the
+//! window (NewReno, RFC 6582; proportional rate reduction, RFC 6937). The controller's `cwnd` is
+//! then already the window for the end of the recovery. Algorithms that use delivery rates, such as
+//! BBR, are an exception: these algorithms compute the window during recovery, too.
 //!
 //! Each algorithm has a file of its own and implements the trait [`CongestionControl`]. The enum
 //! [`Controller`] calls the algorithm in use. A program that runs the engine can add an algorithm
@@ -53,14 +53,15 @@ mod tests;
 /// the caller copies the state before the first reduction of a recovery, and restores the copy if
 /// the recovery proves to be spurious.
 pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
-    /// Returns cwnd and `ssthresh`, which all algorithms share.
+    /// Returns cwnd, `ssthresh` and the segment size, which every algorithm has.
     fn window(&self) -> &Window;
 
-    /// Returns cwnd and `ssthresh`, mutably.
+    /// Returns cwnd, `ssthresh` and the segment size, mutably.
     fn window_mut(&mut self) -> &mut Window;
 
-    /// Handles an ACK outside of fast recovery that newly acknowledged or SACKed `acked_bytes`. A
-    /// call with zero bytes reports that the flow was not cwnd-limited since the last call.
+    /// Handles an ACK outside of fast recovery. The ACK newly acknowledged or SACKed `acked_bytes`.
+    /// Zero `acked_bytes` and a false `cwnd_limited` mean that no ACK has arrived: the caller
+    /// reports a time in which cwnd did not limit the flow.
     ///
     /// `cwnd_limited` is true if cwnd limited the acknowledged flight. If the application or the
     /// peer's window limited the flight, the value is false, and the window must not grow (RFC 9438
@@ -71,7 +72,7 @@ pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
     /// 8985 §7.4.2). The caller calls the function at most once per window of data. Returns the
     /// new `ssthresh`.
     ///
-    /// `flight_size` is FlightSize before the ACK that showed the loss (RFC 5681 §2). FlightSize
+    /// `flight_size` is FlightSize (RFC 5681 §2) before the ACK that showed the loss. FlightSize
     /// includes SACKed data and may therefore exceed cwnd.
     fn on_congestion_signal(&mut self, now: Instant, flight_size: u32) -> u32;
 
@@ -87,7 +88,7 @@ pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
     }
 
     /// Takes the RTT sample of an ACK that advanced SND.UNA. The caller calls the function before
-    /// [`Self::on_ack`].
+    /// it calls [`Self::on_ack`] for this ACK.
     fn on_rtt_sample(&mut self, now: Instant, sample: &RttSample) {
         let _ = (now, sample);
     }
@@ -111,19 +112,19 @@ pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
     }
 
     /// Prepares for a transmission that starts while nothing is in flight. `app_limited` is true if
-    /// the flow had nothing to send before. The caller calls the function only if
+    /// the flow had no data to send before. The caller calls the function only if
     /// [`Self::uses_delivery_rate`] returns true.
     fn on_transmit_start(&mut self, now: Instant, app_limited: bool) {
         let _ = (now, app_limited);
     }
 
-    /// Returns the pacing rate in bytes per second, or `None` if the algorithm has none.
+    /// Returns the pacing rate in bytes per second. `None` if the algorithm sets no rate.
     fn pacing_rate(&self) -> Option<u64> {
         None
     }
 
-    /// Ends a recovery. Either all data that was outstanding at the congestion signal is
-    /// acknowledged, or a tail loss probe has already repaired the loss.
+    /// Ends a recovery (also after ECE). Either all data that was outstanding at the congestion
+    /// signal is acknowledged, or a tail loss probe has already repaired the loss.
     fn on_recovery_exit(&mut self, now: Instant);
 
     /// Reduces the window after a retransmission timeout. `flight_size` is FlightSize in bytes.
@@ -179,24 +180,24 @@ pub struct RateSample {
     pub delivered: u64,
     /// Number of bytes that this ACK newly reports as delivered.
     pub newly_delivered: u32,
-    /// Number of bytes marked lost since the sample before this sample.
+    /// Number of bytes marked lost since the previous sample.
     pub lost: u32,
     /// Number of bytes in flight before the ACK.
     pub prior_flight: u32,
     /// Number of bytes in flight after the ACK.
     pub flight: u32,
-    /// RTT of the last delivered segment that was sent only once. `None` if the ACK delivered no
+    /// RTT of a segment that the ACK delivered and that was sent only once. `None` if there is no
     /// such segment.
     pub rtt: Option<Duration>,
     /// SRTT (RFC 6298).
     pub srtt: Duration,
-    /// The delivered bytes and their time, from which the rate follows. `None` if the ACK gives no
-    /// sample.
+    /// Bytes and a time, from which the delivery rate follows. `None` if the ACK gives no valid
+    /// rate.
     pub interval: Option<Interval>,
 }
 
-/// The bytes that were delivered between the transmission and the ACK of the newest delivered
-/// segment.
+/// The bytes that were delivered between the transmission and the ACK of one segment. Of the
+/// segments that the ACK delivered, this segment was sent last.
 #[derive(Clone, Copy, Debug)]
 pub struct Interval {
     /// Number of bytes that were delivered.
@@ -206,7 +207,7 @@ pub struct Interval {
     pub span: Duration,
     /// Value of [`RateSample::delivered`] at the transmission of the segment.
     pub prior_delivered: u64,
-    /// True if the flow was app-limited at the transmission of the segment.
+    /// True if the flow was app-limited (lacked data to send) at the transmission of the segment.
     pub app_limited: bool,
 }
 
@@ -217,7 +218,7 @@ pub struct EcnFeedback {
     pub prior_una: u32,
     /// SND.UNA after the ACK.
     pub una: u32,
-    /// SND.NXT.
+    /// SND.NXT at the ACK.
     pub snd_nxt: u32,
     /// True if the ACK carries ECE.
     pub marked: bool,
@@ -324,7 +325,7 @@ const _: () = assert!(size_of::<Controller>() <= 176);
 
 impl Controller {
     /// Creates a controller for segments of `smss` bytes, with an initial window of
-    /// `initial_window` segments (ten: RFC 6928).
+    /// `initial_window` segments (RFC 6928 recommends ten).
     pub fn new(algorithm: Algorithm, smss: u32, initial_window: u32) -> Self {
         let window = Window::new(smss, initial_window);
         Self::with_window(algorithm, window)
@@ -348,13 +349,13 @@ impl Controller {
         }
     }
 
-    /// Restores the state `before` a spurious recovery. BBR restores only the window, and keeps its
-    /// model of the path.
+    /// Restores `before`, the state at the start of a recovery that was spurious. BBR restores only
+    /// the window, and keeps its model of the path.
     pub fn undo(&mut self, before: &Self) {
         match self {
             Self::Bbr(bbr) => bbr.undo(before.window()),
             _ if self.algorithm() == before.algorithm() => self.clone_from(before),
-            // The program has changed the algorithm since then.
+            // The program has changed the algorithm since the recovery began.
             _ => {
                 let (cwnd, ssthresh) = (before.cwnd(), before.ssthresh());
                 self.window_mut().raise_to(cwnd, ssthresh);

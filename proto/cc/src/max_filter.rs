@@ -13,9 +13,10 @@ struct Sample {
 }
 
 /// Windowed maximum. `best[0]` is the largest stored sample. `best[1]` is the largest stored sample
-/// of a later round, and `best[2]` that of a round later still. Until such a sample is stored, an
-/// element repeats the element before it. The filter does not store every sample, so the maximum
-/// may be lower than the largest sample of the span.
+/// of the rounds after `best[0]`, and `best[2]` is the largest stored sample of the rounds after
+/// `best[1]`. While no sample of these rounds is stored, `best[1]` or `best[2]` repeats the element
+/// before it. The filter does not store every sample, so the maximum may be lower than the largest
+/// sample of the span.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct MaxFilter {
     best: [Sample; 3],
@@ -89,7 +90,7 @@ mod tests {
     }
 
     proptest! {
-        /// The maximum is at least the last value and at most the largest of the span.
+        /// The maximum is at least the newest value, and at most the largest value of the span.
         #[test]
         fn the_maximum_is_one_of_the_span(values in prop::collection::vec(1u32..1000, 1..60)) {
             let mut filter = MaxFilter::default();

@@ -38,8 +38,9 @@ impl CongestionControl for NewReno {
             return self.window.on_ack_without_growth();
         }
         let acked_bytes = self.window.slow_start(acked_bytes);
-        // RFC 5681 §3.1: cwnd grows by one SMSS after each cwnd of acknowledged bytes. The rest is
-        // limited to one cwnd, because an ACK after a reduction may cover many times cwnd.
+        // RFC 5681 §3.1: cwnd grows by one SMSS after each cwnd of acknowledged bytes. At most one
+        // cwnd of bytes is left for later, because an ACK after a reduction may cover many times
+        // cwnd.
         self.bytes_acked = self.bytes_acked.saturating_add(acked_bytes);
         if self.bytes_acked >= self.window.cwnd() {
             self.bytes_acked = (self.bytes_acked - self.window.cwnd()).min(self.window.cwnd());

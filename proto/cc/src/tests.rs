@@ -1,6 +1,6 @@
-//! Tests of the windows of NewReno, CUBIC and DCTCP, of HyStart, and of the change between
-//! algorithms. The expected curves of CUBIC follow from the formulas of RFC 9438, in floating
-//! point. `bbr/tests.rs` tests the windows of BBR.
+//! Tests of three things: the windows of NewReno, CUBIC and DCTCP; HyStart, which ends slow start
+//! early; and the change between algorithms. The expected curves of CUBIC follow from the formulas
+//! of RFC 9438, in floating point. `bbr/tests.rs` tests the windows of BBR.
 
 extern crate std;
 
@@ -175,13 +175,15 @@ fn segment_size_may_become_known_late_or_shrink() {
     assert_eq!(controller.cwnd(), 1_000);
 }
 
-/// `W_cubic` of RFC 9438 §4.2, in segments.
+/// Returns `W_cubic` of RFC 9438 §4.2 at `t` seconds after the start of the epoch. The result,
+/// `w_max` and `cwnd_epoch` are in segments.
 fn w_cubic(t: f64, w_max: f64, cwnd_epoch: f64) -> f64 {
     let k = ((w_max - cwnd_epoch) / 0.4).cbrt();
     0.4 * (t - k).powi(3) + w_max
 }
 
-/// Returns CUBIC after slow start up to `w_max` segments, a loss, and the recovery.
+/// Returns a CUBIC controller that has grown cwnd to `w_max` segments in slow start, has reduced
+/// cwnd after a loss, and has left the recovery.
 fn cubic_after_loss(w_max: u32, now: &mut Instant, rtt: Duration) -> Controller {
     let mut controller = controller(Algorithm::Cubic);
     while controller.cwnd() < w_max * SMSS {
@@ -225,8 +227,8 @@ fn cubic_follows_the_curve_of_the_rfc() {
     }
 }
 
-/// Checks cwnd at whole seconds after a loss at 100 segments, with an RTT of 100 ms. cwnd reaches
-/// W_max at K = 4.2 s. From 7 s on, cwnd follows W_est, which is larger than W_cubic.
+/// Checks cwnd at 0, 1, ... 8 s after a loss at a cwnd of 100 segments, with an RTT of 100 ms. cwnd
+/// reaches W_max at K = 4.2 s. From 7 s on, cwnd follows W_est, which is larger than W_cubic.
 #[test]
 fn cubic_snapshot() {
     let mut now = Instant::ZERO;
@@ -241,11 +243,12 @@ fn cubic_snapshot() {
     assert_eq!(curve, CUBIC_SNAPSHOT);
 }
 
-/// Expected cwnd in tenths of a segment.
+/// Expected cwnd at each second, in tenths of a segment.
 const CUBIC_SNAPSHOT: [u32; 9] = [700, 866, 956, 992, 999, 1001, 1022, 1120, 1220];
 
 /// With a short RTT, cwnd follows W_est, the window of Reno with beta = 0.7 (RFC 9438 §4.3). W_est
-/// grows with alpha = 9/17 up to the cwnd before the loss, and then with alpha = 1.
+/// grows by 9/17 of a segment per RTT until W_est reaches the cwnd before the loss, and then by one
+/// segment per RTT.
 #[test]
 fn cubic_is_at_least_reno() {
     let rtt = Duration::from_millis(5);
@@ -337,7 +340,7 @@ fn algorithms_have_the_names_of_tcp_congestion() {
     assert_eq!(Algorithm::default().to_string(), "cubic");
 }
 
-/// A call of the controller. Sizes are in bytes.
+/// A call of one method of the controller. Sizes are in bytes.
 #[derive(Clone, Debug)]
 enum Hook {
     /// `on_ack` with the acknowledged bytes and `cwnd_limited`.
@@ -367,8 +370,8 @@ fn hook() -> impl Strategy<Value = Hook> {
 }
 
 proptest! {
-    /// With CUBIC and NewReno, cwnd stays between one segment and 2^30 bytes after random sequences
-    /// of the calls of [`Hook`], at random times.
+    /// A random sequence of calls of [`Hook`] at random times keeps cwnd between one segment and
+    /// 2^30 bytes. The algorithm is CUBIC or NewReno.
     #[test]
     fn any_sequence_keeps_the_bounds(
         cubic: bool,
@@ -409,7 +412,8 @@ proptest! {
     }
 }
 
-/// Acknowledges one window of data by ten ACKs. ACK number `n` carries ECE if `marked(n)` is true.
+/// Acknowledges one window of 20 segments by ten ACKs. The ACKs have the indexes 0 to 9. The ACK
+/// with index `n` carries ECE if `marked(n)` is true.
 fn dctcp_window(dctcp: &mut Controller, una: &mut u32, marked: impl Fn(u32) -> bool) {
     let snd_nxt = una.wrapping_add(20 * SMSS);
     for number in 0..10 {
@@ -424,7 +428,8 @@ fn dctcp_window(dctcp: &mut Controller, una: &mut u32, marked: impl Fn(u32) -> b
     }
 }
 
-/// A program may change the algorithm during a recovery that proves to be spurious.
+/// A program may change the algorithm after an RTO that later proves to be spurious. The undo of
+/// the reduction then restores the window, but not the first algorithm.
 #[test]
 fn an_undo_restores_the_window_and_keeps_the_new_algorithm() {
     let now = Instant::from_secs(1);
@@ -448,6 +453,7 @@ fn an_undo_restores_the_window_and_keeps_the_new_algorithm() {
     }
 }
 
+/// Returns alpha of DCTCP, the estimated fraction of marked bytes, between 0 and 1.
 fn alpha(controller: &Controller) -> f64 {
     match controller {
         Controller::Dctcp(dctcp) => f64::from(dctcp.alpha()) / 1024.0,
@@ -529,7 +535,7 @@ fn sample(rtt: Duration, una: u32, snd_nxt: u32) -> RttSample {
 }
 
 /// Returns CUBIC in slow start with a cwnd of forty segments, after two rounds of 100 ms. The third
-/// round has begun, and ends at `100 * SMSS`.
+/// round has begun, and ends with the first ACK beyond sequence number `100 * SMSS`.
 fn cubic_at_forty(now: &mut Instant) -> Controller {
     let mut controller = controller(Algorithm::Cubic);
     for round in 0..2 {
@@ -555,10 +561,12 @@ fn hystart_ends_slow_start_after_an_ack_train_of_half_a_round_trip() {
         train.on_rtt_sample(now, &sample(MS_100, 31 * SMSS, 200 * SMSS));
         assert!(now - start < MS_100, "the ACK train is not detected");
     }
-    // The limit is half of the sum of the minimum RTT (100 ms) and the batch delay (1 ms).
+    // An ACK train ends slow start when the train lasts longer than a limit. The limit is half of
+    // the sum of the minimum RTT (100 ms) and the time for which batch processing may hold back
+    // segments (1 ms).
     assert_eq!((now - start).as_millis(), 51);
     assert_eq!(train.ssthresh(), 40 * SMSS);
-    assert!(!train.wants_rtt_samples(), "once per slow start");
+    assert!(!train.wants_rtt_samples(), "HyStart still wants samples");
 }
 
 #[test]
@@ -583,6 +591,7 @@ fn hystart_lets_a_paced_train_last_a_round_trip() {
         let one = sample(MS_100, 31 * SMSS, 200 * SMSS);
         controller.on_rtt_sample(now, &RttSample { paced, ..one });
     }
+    // For a paced flow, the limit is the whole sum: 101 ms.
     assert_eq!((now - start).as_millis(), 102);
 }
 
@@ -601,8 +610,8 @@ fn hystart_ends_slow_start_when_nine_samples_are_later_by_an_eighth() {
     }
 }
 
-/// The limit of the RTT increase is an eighth of the minimum RTT, but at least 4 ms and at most
-/// 16 ms.
+/// HyStart ends slow start if the RTT samples of a round exceed the minimum RTT by more than a
+/// limit. The limit is an eighth of the minimum RTT, but at least 4 ms and at most 16 ms.
 #[test]
 fn hystart_bounds_the_increase() {
     for (base, late, ends) in [
@@ -633,7 +642,7 @@ fn hystart_looks_again_after_a_timeout_and_not_at_small_windows() {
         let rtt = Duration::from_millis(u64::from(10 + 10 * n));
         controller.on_rtt_sample(now, &sample(rtt, SMSS, 99 * SMSS));
     }
-    assert!(controller.in_slow_start(), "ten segments overflow nothing");
+    assert!(controller.in_slow_start(), "HyStart acted on ten segments");
     let mut train = cubic_at_forty(&mut now);
     while train.in_slow_start() {
         now += Duration::from_millis(1);

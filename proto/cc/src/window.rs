@@ -1,7 +1,8 @@
 //! Slow start, and the state that all congestion control algorithms share: cwnd, ssthresh and
 //! segment size.
 
-/// Largest cwnd in bytes: the largest scaled receive window (RFC 7323 §2.3), rounded up.
+/// Largest cwnd in bytes: the largest scaled receive window (RFC 7323 §2.3), rounded up to a power
+/// of two.
 const CWND_MAX: u32 = 1 << 30;
 /// Least segment size in bytes.
 const SMSS_MIN: u32 = 64;
@@ -19,7 +20,8 @@ pub struct Window {
     smss: u32,
     /// Initial window in segments.
     initial_segments: u32,
-    /// True if an RTO has expired and no ACK has arrived since then.
+    /// True if an RTO has expired, and neither an ACK of new data nor another congestion signal has
+    /// arrived since then.
     in_timeout: bool,
     /// True from an RTO to the end of the slow start that follows the RTO. In this slow start, an
     /// ACK may cover data that arrived long before the RTO.
@@ -76,9 +78,10 @@ impl Window {
             .min(CWND_MAX)
     }
 
-    /// Sets the segment size in bytes. A window that is still the initial window becomes the
-    /// initial window for the new size. Any other window stays the same in bytes, because the data
-    /// in flight does.
+    /// Sets the segment size in bytes. If cwnd is still the initial window, cwnd becomes the
+    /// initial window for the new segment size. Otherwise cwnd keeps its number of bytes, because
+    /// the number of bytes in flight does not change. If cwnd is smaller than one new segment, cwnd
+    /// rises to one new segment.
     pub(crate) fn set_smss(&mut self, smss: u32) {
         let untouched = self.cwnd == self.initial_window() && self.ssthresh == u32::MAX;
         self.smss = smss.clamp(SMSS_MIN, SMSS_MAX);
@@ -89,19 +92,20 @@ impl Window {
         };
     }
 
-    /// Raises cwnd to at least `cwnd` and ssthresh to at least `ssthresh`, so that the undo of a
-    /// reduction keeps the growth since then.
+    /// Raises cwnd to `cwnd` and ssthresh to `ssthresh`, but lowers neither. The undo of a
+    /// reduction therefore keeps the growth since the reduction.
     pub fn raise_to(&mut self, cwnd: u32, ssthresh: u32) {
         self.cwnd = self.cwnd.max(cwnd);
         self.ssthresh = self.ssthresh.max(ssthresh);
     }
 
+    /// Sets cwnd to one segment, after a SYN or SYN,ACK was retransmitted (RFC 5681 §3.1).
     pub(crate) fn start_with_one_segment(&mut self) {
         self.cwnd = self.smss;
     }
 
-    /// Grows cwnd in slow start. Returns the acknowledged bytes that are left for congestion
-    /// avoidance.
+    /// Grows cwnd up to ssthresh in slow start. Returns the number of acknowledged bytes that slow
+    /// start has not used, for congestion avoidance.
     #[inline]
     pub fn slow_start(&mut self, acked_bytes: u32) -> u32 {
         self.in_timeout = false;
@@ -138,7 +142,8 @@ impl Window {
         self.cwnd = self.cwnd.saturating_add(bytes).min(CWND_MAX);
     }
 
-    /// Reduces the window to `ssthresh`, but at least two segments (RFC 5681 §3.1 equation 4).
+    /// Sets ssthresh and cwnd to `ssthresh` bytes, but to at least two segments (RFC 5681 §3.1
+    /// equation 4).
     pub fn reduce_to(&mut self, ssthresh: u32) {
         self.ssthresh = ssthresh.max(2 * self.smss);
         self.cwnd = self.ssthresh;
@@ -146,23 +151,26 @@ impl Window {
         self.after_timeout = false;
     }
 
-    /// Ends slow start at the present window, without a loss.
+    /// Ends slow start without a loss: sets ssthresh to the present cwnd.
     pub fn end_slow_start(&mut self) {
         self.ssthresh = self.cwnd;
     }
 
-    /// Sets cwnd, for an algorithm with its own rule.
+    /// Sets cwnd, for an algorithm with its own rule. The new cwnd is at least one segment and at
+    /// most 2^30 bytes.
     pub fn set_cwnd(&mut self, cwnd: u32) {
         self.cwnd = cwnd.clamp(self.smss, CWND_MAX);
     }
 
-    /// Sets ssthresh, for an algorithm with its own rule.
+    /// Sets ssthresh, for an algorithm with its own rule. The new ssthresh is at least two
+    /// segments.
     pub fn set_ssthresh(&mut self, ssthresh: u32) {
         self.ssthresh = ssthresh.max(2 * self.smss);
     }
 
-    /// Sets cwnd to the loss window of one segment (RFC 5681 §3.1). Only the first of several
-    /// timeouts without an ACK in between sets `ssthresh`.
+    /// Sets cwnd to the loss window of one segment after an RTO (RFC 5681 §3.1). Also sets ssthresh
+    /// to `ssthresh` bytes, but to at least two segments. If [`in_timeout`](Self::in_timeout)
+    /// returns true because of an earlier RTO, ssthresh does not change.
     pub fn collapse_to_loss_window(&mut self, ssthresh: u32) {
         if !self.in_timeout {
             self.ssthresh = ssthresh.max(2 * self.smss);
@@ -183,7 +191,8 @@ impl Window {
         self.cwnd = self.cwnd.checked_shr(idle_rtos).unwrap_or(0).max(restart);
     }
 
-    /// Returns true if an RTO expired and no ACK has arrived since.
+    /// Returns true if an RTO has expired, and neither an ACK of new data nor another congestion
+    /// signal has arrived since then.
     pub const fn in_timeout(&self) -> bool {
         self.in_timeout
     }

@@ -6,14 +6,16 @@ use std::collections::{HashMap, VecDeque};
 
 use tidelane_engine::*;
 
-/// The sent and the received data of one flow. A stream position is an index into the data.
+/// The sent and the received data of one flow (connection). A stream position is an index into the
+/// data.
 #[derive(Default)]
 struct Streams {
     tx: Vec<u8>,
     rx: Vec<u8>,
 }
 
-/// The driver of one engine: streams, and queues of segments and events.
+/// The driver of one engine. `streams` has the data of each flow, `sent` has the segments that are
+/// on the wire, and `events` has the events that the application has not handled yet.
 #[derive(Default)]
 struct Wire {
     streams: HashMap<FlowId, Streams>,

@@ -1,18 +1,18 @@
-//! Cold states of all flows. The cold state of a flow (`Connection`) is the state that the fast
-//! path does not use. The states are indexed by flow id and stored in chunks, so that a chunk
-//! without flows holds no memory.
+//! Cold states of all flows (connections). The cold state of a flow, a `Connection`, is the state
+//! that the fast path does not use. The states are indexed by flow id and stored in chunks, so that
+//! a chunk without flows holds no memory.
 
 use tidelane_flow::FlowId;
 use tidelane_slowpath::Connection;
 
-/// Number of states per chunk. A chunk is large enough for the memory allocator to return a freed
-/// chunk to the kernel.
+/// Number of states per chunk. A chunk is so large that the memory allocator returns the memory of
+/// a freed chunk to the kernel.
 const CHUNK: usize = 128;
 
 /// The cold states of consecutive flow ids.
 #[derive(Debug, Default)]
 struct Chunk {
-    /// States by the low part of the flow id; empty if no state is in use.
+    /// States by the flow id modulo `CHUNK`; empty if no state is in use.
     states: Vec<Option<Connection>>,
     /// Number of states in use.
     count: usize,
@@ -22,19 +22,21 @@ struct Chunk {
 #[derive(Debug, Default)]
 pub struct Connections {
     chunks: Vec<Chunk>,
-    /// Memory of the last chunk that became empty, for reuse by the next chunk.
+    /// Memory of the chunk that most recently became empty, for the next chunk that needs memory.
     spare: Vec<Option<Connection>>,
 }
 
 impl Connections {
-    /// Returns the entry of the flow with id `index`, or `None` if the id has no chunk.
+    /// Returns the entry of the flow with id `index`. The entry is `None` if no flow has this id.
+    /// The result is `None` if the chunk of the id does not exist or holds no memory.
     #[inline]
     pub fn get(&self, index: usize) -> Option<&Option<Connection>> {
         self.chunks.get(index / CHUNK)?.states.get(index % CHUNK)
     }
 
-    /// Returns the entry of the flow with id `index`. The caller must not set the entry to `None`,
-    /// because only [`remove`](Self::remove) updates the number of states in use.
+    /// Returns the entry of the flow with id `index`, like [`get`](Self::get). The caller must not
+    /// set the entry to `None`, because only [`remove`](Self::remove) updates the number of states
+    /// in use.
     #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut Option<Connection>> {
         self.chunks

@@ -9,10 +9,10 @@
 //! +--------------------------+-------+----------+--------+--------+
 //! ```
 //!
-//! MSS and window scale are rounded down to a table entry. An MSS below the lowest entry counts as
-//! that entry. A cookie needs no bit for timestamps, because a peer sends timestamps only if our
-//! SYN,ACK had timestamps. The lowest bit of our TSval, before the timestamp offset is added, tells
-//! if ECN was negotiated. The peer returns this TSval in TSecr.
+//! MSS and window scale are rounded down to a table entry. An MSS below the lowest entry is
+//! replaced by the lowest entry. A cookie needs no bit for timestamps, because a peer sends
+//! timestamps only if our SYN,ACK had timestamps. The lowest bit of our TSval, before the timestamp
+//! offset is added, tells if ECN was negotiated. The peer returns this TSval in TSecr.
 
 use core::hash::Hasher;
 
@@ -88,7 +88,8 @@ pub fn make(
     SeqNumber(hash(secret, key, irs, epoch, low) | low)
 }
 
-/// Returns the options that `cookie` encodes, or `None` if the cookie is forged or too old.
+/// Returns the options that `cookie` encodes, or `None` if the cookie is forged or too old. `irs`
+/// is the sequence number of the peer's SYN.
 pub fn check(
     secret: &Secret,
     key: &FlowKey,
@@ -163,7 +164,7 @@ pub fn reply(
     }
 }
 
-/// Returns the latest timestamp not after `now` (in ms) whose lowest bit is `ecn`.
+/// Returns the most recent timestamp in ms that is not after `now` and whose lowest bit is `ecn`.
 fn tsval_with_ecn(now: u32, ecn: bool) -> u32 {
     let even = now & !1;
     match (ecn, now & 1 == 1) {

@@ -48,14 +48,14 @@ pub struct Engine {
     /// increments only one counter per segment.
     counters: Counters,
     path_mtus: PathMtuCache,
-    /// Time that the driver passed to the last call that set the engine's clock (`tick`), such as
-    /// [`Engine::segment_arrives`].
+    /// The engine's clock. Calls such as [`Engine::segment_arrives`] set the clock (by `tick`) to
+    /// the time that the driver passes.
     clock: Clock,
     /// Number of challenge ACKs that may still be sent in `limits_second` (RFC 5961 §7).
     challenges: u32,
     resets: ResetLimiter,
     /// Second of the engine's clock for which `challenges` and `resets` hold; `u64::MAX` before the
-    /// first segment that the fast path did not handle.
+    /// first call of `renew_limits`.
     limits_second: u64,
     /// Number of half-open connections of all listeners: flows in SYN-RECEIVED that the application
     /// does not have yet.
@@ -66,7 +66,8 @@ pub struct Engine {
 }
 
 /// Borrows a flow, and the parts of the engine that the slow path uses, as a `SlowPath`. The result
-/// is `None` if the flow does not exist. A function would have to borrow the whole engine.
+/// is `None` if the flow does not exist. The code is a macro, because a function would have to
+/// borrow the whole engine.
 macro_rules! slow_path {
     ($engine:ident, $id:expr, $clock:expr, $driver:expr) => {{
         let id = $id;
@@ -201,9 +202,10 @@ impl Engine {
         true
     }
 
-    /// Ends a run of in-order segments, the last of which has PSH. Sends or schedules the ACK of
-    /// the run if an ACK is due (see [`FastPath::end_run`]). The function is not inlined, so that
-    /// the fast path can keep its fields in registers.
+    /// Ends a run of in-order segments, the last of which has PSH. Sends an ACK that is already
+    /// due. Otherwise, if the flow owes an ACK for at least one full segment, schedules the ACK for
+    /// the end of the batch (see [`FastPath::end_run`]). The function is not inlined, so that the
+    /// fast path can keep its fields in registers.
     #[inline(never)]
     fn end_run(&mut self, id: FlowId, driver: &mut impl Driver) {
         if let Some(flow) = self.table.get_mut(id) {
@@ -213,7 +215,8 @@ impl Engine {
     }
 
     /// Handles a segment whose flow is not in the table's cache of recent flows: looks up the flow,
-    /// puts the flow into the cache, and tries again.
+    /// puts the flow into the cache, and tries again. If no flow has the segment's 4-tuple, calls
+    /// `receive_without_flow`.
     #[inline(never)]
     fn receive_lookup(
         &mut self,
@@ -418,8 +421,8 @@ impl Engine {
         Some(id)
     }
 
-    /// Returns the offset of TSval for the 4-tuple `key`, which hides the machine's uptime. The
-    /// offset is zero if the configuration turns offsets off.
+    /// Returns the offset that is added to TSval for the 4-tuple `key`. The offset hides the
+    /// machine's uptime. The offset is zero if the configuration turns offsets off.
     fn timestamp_offset(&self, key: &FlowKey) -> u32 {
         self.secret.timestamp_offset(key, &self.config)
     }
@@ -435,7 +438,8 @@ impl Engine {
         self.finish_slow(clock, id, Outcome::Keep, driver);
     }
 
-    /// Handles an ICMP error that quotes a segment of a flow. Ignores an error without a flow.
+    /// Handles an ICMP error that quotes a segment of a flow. Ignores the error if no flow has the
+    /// 4-tuple of the quoted segment.
     pub fn icmp_error(&mut self, now: Instant, error: &IcmpError, driver: &mut impl Driver) {
         let clock = Clock::at(now);
         let Some(id) = self.table.find(&error.key) else {
@@ -451,8 +455,8 @@ impl Engine {
 }
 
 /// Returns `segment` with the offset of our TSval subtracted from TSecr, so that TSecr is a time of
-/// the engine's clock. `offset` may have to compute a hash, so only a segment with timestamps calls
-/// it. The fast path does not read TSecr and needs no such conversion.
+/// the engine's clock. `offset` may have to compute a hash, so `without_offset` calls `offset` only
+/// for a segment with timestamps. The fast path does not read TSecr and needs no conversion.
 #[inline(never)]
 fn without_offset<'s>(segment: &Segment<'s>, offset: impl FnOnce() -> u32) -> Segment<'s> {
     let mut segment = *segment;

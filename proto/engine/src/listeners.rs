@@ -1,4 +1,4 @@
-//! Listeners, and the lengths of their SYN queues and accept queues.
+//! Listeners, and the numbers of connections in their SYN queues and accept queues.
 
 use tidelane_flow::{ListenError, ListenerId, SocketOptions};
 use tidelane_time::Instant;
@@ -6,10 +6,11 @@ use tidelane_wire::{Endpoint, FlowKey, IpAddress};
 
 /// Largest number of listeners.
 const LISTENERS_MAX: usize = 65_536;
-/// Size of the SYN queue of a listener with a smaller backlog, in connections.
+/// Least capacity of a SYN queue, in connections. If the backlog is larger, the backlog is the
+/// capacity.
 const SYN_QUEUE_MIN: u32 = 128;
 
-/// A socket in LISTEN: its address, its options and the lengths of its queues.
+/// A socket in LISTEN: its address, its options and the numbers of connections in its queues.
 #[derive(Clone, Copy, Debug)]
 pub struct Listener {
     /// Local address and port. `0.0.0.0` means any IPv4 address. `::` means any IPv6 address and,
@@ -30,8 +31,8 @@ pub struct Listener {
     /// Time until which an ACK may return a SYN cookie of this listener. A time in the past means
     /// that no cookie is valid.
     pub cookies_until: Instant,
-    /// True if another TCP/IP stack gets the later SYNs to this address and port. Connections that
-    /// are already open here stay here.
+    /// True if another TCP/IP stack gets the new SYNs to this address and port. The connections
+    /// that this engine already has stay in this engine.
     pub draining: bool,
 }
 
@@ -161,7 +162,7 @@ impl Listeners {
         self.entries.get(id.index())?.as_ref()
     }
 
-    /// Returns the listener with this id.
+    /// Returns the listener with this id, for a change.
     pub fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
         self.entries.get_mut(id.index())?.as_mut()
     }

@@ -20,7 +20,8 @@ pub struct PathMtuCache {
 }
 
 impl PathMtuCache {
-    /// Returns the entry of `peer` unless it has expired at `now`.
+    /// Returns the entry of `peer`, or `None` if there is no entry or if the entry has expired at
+    /// `now`.
     pub fn find(&self, now: Instant, peer: IpAddress) -> Option<PathMtu> {
         if self.known.is_empty() {
             return None;

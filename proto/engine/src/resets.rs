@@ -3,8 +3,8 @@
 //! A limit that all peers share is a side channel (CVE-2016-5696 describes this side channel for
 //! challenge ACKs). An off-path attacker sends segments with the forged source address of a victim,
 //! and then counts the RSTs that answer segments from the attacker's own address. If the count is
-//! below the limit, the victim also got RSTs, so that the attacker learns about the victim's
-//! connections.
+//! below the limit, the forged segments also elicited RSTs. The attacker thereby learns that the
+//! forged segments matched no connection of the victim.
 //!
 //! A RST must therefore be within two limits. Each hash bucket of peer addresses has a limit, so
 //! that an attacker rarely competes with its victim. The limit for all peers together varies
@@ -18,8 +18,9 @@ use crate::secret::Secret;
 /// cannot choose the bucket of its victim.
 const BUCKETS: usize = 1024;
 /// Bit that separates the hash input for an address from the hash input for a second. The bit is
-/// clear in the number of a second. In the low half of an address, the bit is inverted, and so is
-/// set for every IPv4 address.
+/// clear in the number of a second. `take` inverts the bit in the low half of an address. The bit
+/// is clear there in every IPv4 address (`::ffff:a.b.c.d`), so it is set in the hash input for an
+/// IPv4 address.
 const BUCKET_NUMBER: u64 = 1 << 63;
 
 /// Number of RSTs sent to the peers of one bucket in one second.

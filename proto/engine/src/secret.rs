@@ -8,7 +8,7 @@ use tidelane_interface::EngineConfig;
 use tidelane_time::Instant;
 use tidelane_wire::{FlowKey, SeqNumber};
 
-/// Key of all keyed hashes of an engine. A peer without the key cannot predict a hash.
+/// Key with which an engine computes keyed hashes. A peer without the key cannot predict a hash.
 #[derive(Clone, Copy)]
 pub struct Secret([u8; 16]);
 
@@ -24,13 +24,13 @@ impl Secret {
         Self(bytes)
     }
 
-    /// Returns the bytes of the key, for a hash of another module.
+    /// Returns the bytes of the key, with which another module computes its own keyed hash.
     pub const fn bytes(&self) -> &[u8; 16] {
         &self.0
     }
 
-    /// Returns a keyed hash of `number`. Modules use separate ranges of numbers, so that their
-    /// hashes are independent.
+    /// Returns a keyed hash of `number`. The hashes for two purposes are independent only if the
+    /// callers hash different numbers for these purposes.
     pub fn hash(&self, number: u64) -> u64 {
         self.hash_of(&number.to_le_bytes())
     }
@@ -47,11 +47,12 @@ impl Secret {
         SeqNumber((now.0 / 4000) as u32).add(self.hash_of(&bytes) as u32)
     }
 
-    /// Returns the number that is added to TSval between the addresses of `key` (RFC 7323 §7.1), as
-    /// in Linux. With offsets, no peer learns the uptime of the machine, or which addresses belong
-    /// to one machine. The offset does not depend on the ports or on the time. The timestamps of a
-    /// new connection are therefore later than the timestamps of an old connection in TIME-WAIT
-    /// (RFC 6191 §2). Returns zero if `config` turns offsets off.
+    /// Returns the timestamp offset of connections between the addresses of `key` (RFC 7323 §7.1),
+    /// as in Linux. TSval is the sum of the engine's millisecond clock and the offset. With
+    /// offsets, a peer learns neither the uptime of the machine nor which addresses belong to one
+    /// machine. The offset does not depend on the ports or on the time. Between two addresses, the
+    /// timestamps of a new connection are therefore later than the timestamps of an old connection
+    /// in TIME-WAIT (RFC 6191 §2). Returns zero if `config` turns offsets off.
     pub fn timestamp_offset(&self, key: &FlowKey, config: &EngineConfig) -> u32 {
         if !config.timestamp_offsets {
             return 0;
@@ -113,8 +114,8 @@ mod tests {
             .map(|key| SECRET.initial_seq(key, NOW).to_u32())
             .collect();
         assert_eq!(chosen.len(), all.len());
-        // Adjacent ports give unrelated numbers: half of the bits differ, as with a random
-        // function.
+        // Adjacent ports give unrelated numbers: about half of the 32 bits differ, as with a
+        // random function.
         let differ = |port| {
             let next = SECRET.initial_seq(&key([10, 0, 0, 1], 80, [10, 0, 0, 2], port + 1), NOW);
             let this = SECRET.initial_seq(&key([10, 0, 0, 1], 80, [10, 0, 0, 2], port), NOW);

@@ -1,5 +1,6 @@
-//! TIME-WAIT: the state of closed connections for 2 MSL (RFC 9293 §3.6.1). An entry is kept apart
-//! from the flows, because an entry needs much less memory than a flow.
+//! TIME-WAIT: the state of closed connections for 2 MSL (RFC 9293 §3.6.1). The table of this module
+//! has one entry per connection in TIME-WAIT. The table is separate from the flows (the full states
+//! of connections), because an entry needs much less memory than a flow.
 
 use std::collections::VecDeque;
 
@@ -8,8 +9,8 @@ use tidelane_flow::LinkId;
 use tidelane_time::Instant;
 use tidelane_wire::{FlowKey, Segment, SeqNumber};
 
-/// Number of elements that `order` may have beyond twice the number of entries, before the table
-/// removes the stale elements.
+/// The table removes the stale elements of `TimeWaitTable::order` when `order` has more elements
+/// than twice the number of entries plus this number.
 const ORDER_SLACK: usize = 1024;
 /// Number of TCP ports.
 const PORTS: usize = 1 << 16;
@@ -29,7 +30,8 @@ pub struct Entry {
     pub rcv_nxt: SeqNumber,
     /// TS.Recent at the end of the connection, or `None` for a connection without timestamps.
     pub ts_recent: Option<u32>,
-    /// Time of the last answer that counted against the rate limit.
+    /// Time of the last answer that counted towards the rate limit of answers in TIME-WAIT. `None`
+    /// if no answer has counted yet.
     pub answered_at: Option<Instant>,
     /// Time at which TIME-WAIT ends.
     pub until: Instant,
@@ -57,10 +59,10 @@ impl Entry {
 pub struct TimeWaitTable {
     /// Entries by the hash of their 4-tuples.
     entries: HashTable<Entry>,
-    /// Times at which TIME-WAIT ends, with their 4-tuples, in order of insertion. An element is
-    /// stale if its entry was removed or replaced by an entry with the same 4-tuple.
+    /// End of TIME-WAIT and 4-tuple of each inserted entry, in order of insertion. An element is
+    /// stale if its entry was removed, or was replaced by an entry with the same 4-tuple.
     order: VecDeque<(Instant, FlowKey)>,
-    /// Number of entries of each local port.
+    /// Number of entries with each local port. The index is the port.
     by_port: Box<[u32]>,
     /// Key of the hash of 4-tuples.
     seed: [u64; 2],
@@ -85,8 +87,8 @@ impl TimeWaitTable {
         self.entries.len()
     }
 
-    /// Returns true if there is no room for a new entry: the next new entry replaces the oldest
-    /// entry, if there is one.
+    /// Returns true if the table has no room for a new entry. The next new entry then replaces the
+    /// oldest entry. In a table for no connections, the new entry is dropped.
     pub fn is_full(&self) -> bool {
         self.entries.len() >= self.max
     }
@@ -96,13 +98,13 @@ impl TimeWaitTable {
         self.by_port[usize::from(port)] > 0
     }
 
-    /// Returns the entry with this 4-tuple.
+    /// Returns the entry with this 4-tuple, or `None` if the table has no such entry.
     pub fn find(&self, key: &FlowKey) -> Option<&Entry> {
         self.entries
             .find(key.hash64(self.seed), |entry| entry.key == *key)
     }
 
-    /// Records `now` as the time of the last answer that counted against the rate limit.
+    /// Records `now` as the time of an answer that the rate limit counts ([`Entry::answered_at`]).
     pub fn note_answer(&mut self, key: &FlowKey, now: Instant) {
         let hash = key.hash64(self.seed);
         if let Some(entry) = self.entries.find_mut(hash, |entry| entry.key == *key) {
@@ -110,8 +112,8 @@ impl TimeWaitTable {
         }
     }
 
-    /// Adds an entry. If the table is full, the new entry replaces the oldest entry. A table for no
-    /// connections stays empty.
+    /// Adds an entry, and removes an older entry with the same 4-tuple. If the table is full, the
+    /// new entry replaces the oldest entry. A table for no connections stays empty.
     pub fn insert(&mut self, entry: Entry) {
         self.remove(&entry.key);
         if self.max == 0 {
@@ -142,7 +144,7 @@ impl TimeWaitTable {
         self.order = order;
     }
 
-    /// Removes the entry with this 4-tuple.
+    /// Removes the entry with this 4-tuple, if there is one.
     pub fn remove(&mut self, key: &FlowKey) {
         let hash = key.hash64(self.seed);
         if let Ok(found) = self.entries.find_entry(hash, |entry| entry.key == *key) {
@@ -158,15 +160,16 @@ impl TimeWaitTable {
                 break;
             }
             self.order.pop_front();
-            // An element is stale if a newer entry with this 4-tuple ends later.
+            // The element is stale if a newer entry with this 4-tuple ends after `now`. This newer
+            // entry stays in the table.
             if self.find(&key).is_some_and(|entry| entry.until <= now) {
                 self.remove(&key);
             }
         }
     }
 
-    /// Returns the time at which the oldest entry ends, or an earlier time if the first element of
-    /// `order` is stale. Returns `None` if `order` is empty.
+    /// Returns the time at which TIME-WAIT of the oldest entry ends, or an earlier time if the
+    /// first element of `order` is stale. Returns `None` if `order` is empty.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.order.front().map(|(until, _)| *until)
@@ -211,7 +214,7 @@ mod tests {
         let mut table = TimeWaitTable::new([1, 2], 3);
         table.insert(entry(80, 1, 10));
         table.insert(entry(80, 2, 20));
-        // Insert the same connection again.
+        // Insert the second connection again, with a later end.
         table.insert(entry(80, 2, 30));
         table.insert(entry(u16::MAX, 1, 40));
         assert!(table.has_port(80) && table.has_port(u16::MAX) && !table.has_port(81));

@@ -3,13 +3,14 @@
 
 use tidelane_engine::*;
 
-/// Scalable TCP: cwnd grows by 1 % of the acknowledged bytes, and a loss reduces cwnd by an eighth.
+/// Scalable TCP: after slow start, cwnd grows by 1 % of the acknowledged bytes. A loss reduces cwnd
+/// by an eighth.
 #[derive(Clone, Debug)]
 struct Scalable {
     window: Window,
 }
 
-/// The algorithm, as the engine's configuration names it.
+/// Value for `EngineConfig::congestion` that selects Scalable TCP.
 const SCALABLE: Algorithm = Algorithm::Custom(CustomAlgorithm {
     name: "scalable",
     needs_ecn: false,
@@ -50,8 +51,8 @@ impl CongestionControl for Scalable {
     }
 }
 
-/// The driver (the program that runs the engine), which only records the segments that the engine
-/// sends.
+/// The driver: the program that runs the engine. This driver only records the segments that the
+/// engine sends.
 #[derive(Default)]
 struct Sent(Vec<SegmentOut>);
 
@@ -124,8 +125,8 @@ impl Connection {
         connection
     }
 
-    /// Advances the time by 10 ms and delivers a segment without payload. `seq` and `ack` are
-    /// relative to the initial sequence numbers.
+    /// Advances the time by 10 ms and delivers a segment without payload. `seq` is relative to the
+    /// peer's initial sequence number (zero), and `ack` to the engine's.
     fn receive(&mut self, seq: u32, flags: TcpFlags, ack: u32, options: TcpOptions) {
         self.now += Duration::from_millis(10);
         let segment = Segment {
@@ -167,17 +168,17 @@ fn a_program_brings_its_congestion_control_in_one_file() {
     assert_eq!(connection.info().cwnd, 10_000);
     connection.write(1_000_000);
     assert_eq!(connection.info().flight_size, 10_000);
-    // Slow start doubles the window.
+    // Slow start doubles cwnd.
     connection.receive(1, TcpFlags::ACK, 10_001, TcpOptions::NONE);
     assert_eq!(connection.info().cwnd, 20_000);
-    // The first segment of the next flight is lost: the window loses an eighth.
+    // The first segment of the next flight is lost: ssthresh becomes seven eighths of cwnd.
     let mut lost = TcpOptions::NONE;
     lost.sack
         .push(connection.iss.add(11_001), connection.iss.add(30_001));
     connection.receive(1, TcpFlags::ACK, 10_001, lost);
     assert_eq!(connection.info().ca_state, CaState::Recovery);
     assert_eq!(connection.info().ssthresh, 17_500);
-    // The recovery ends. Afterwards cwnd grows by 1 % of the acknowledged bytes.
+    // The recovery ends. The next ACK then grows cwnd by 1 % of the acknowledged bytes.
     let end = 10_001 + connection.info().flight_size;
     connection.receive(1, TcpFlags::ACK, end, TcpOptions::NONE);
     assert_eq!(connection.info().ca_state, CaState::Open);

@@ -29,13 +29,14 @@ impl Rng {
     }
 }
 
-/// The driver of one engine (the program that runs the engine), with the data of the application
-/// and the segments to send.
+/// A driver: the program that runs one engine. This driver holds the data of the application, and
+/// the segments that the engine has sent.
 #[derive(Default)]
 struct Side {
-    /// Largest burst in bytes that the link splits; zero if the link carries single segments only.
+    /// Largest payload in bytes of a burst (a large segment that the link splits); zero if the link
+    /// does not split bursts.
     burst_len: u32,
-    /// Segments to send, each with its payload.
+    /// Segments that the engine has sent and that are not yet on the link, each with its payload.
     out: Vec<(SegmentOut, Vec<u8>)>,
     /// Bytes that the application has written, per flow.
     tx: HashMap<FlowId, Vec<u8>>,
@@ -89,7 +90,8 @@ impl Driver for Side {
     fn set_ip(&mut self, _flow: FlowId, _change: IpChange) {}
 }
 
-/// Returns the segment at offset `at` of the burst `out`, as the link splits the burst.
+/// Returns the segment that the link makes from `piece`, the bytes of the burst `out` from offset
+/// `at`.
 fn cut(out: &SegmentOut, at: usize, piece: &[u8]) -> SegmentOut {
     let last = at + piece.len() == out.payload_len as usize;
     let flags = if last { out.flags } else { TcpFlags::ACK };
@@ -105,7 +107,7 @@ fn cut(out: &SegmentOut, at: usize, piece: &[u8]) -> SegmentOut {
 /// segment, in millionths.
 #[derive(Clone, Copy, Debug)]
 struct Scenario {
-    /// Largest burst in bytes that the link splits; zero if the link carries single segments only.
+    /// Largest payload in bytes of a burst; zero if the link does not split bursts.
     burst_len: u32,
     loss: u64,
     reorder: u64,
@@ -122,16 +124,16 @@ struct World {
     now: Instant,
     engines: [Engine; 2],
     sides: [Side; 2],
-    /// The segments on the link in order of arrival: arrival time, serial number, and index of the
-    /// receiving side.
+    /// The segments on the link in order of arrival: arrival time in ns, serial number, and index
+    /// of the receiving side.
     wire: BinaryHeap<std::cmp::Reverse<(u64, u64, usize)>>,
     /// The segments on the link and their payloads, by serial number.
     frames: HashMap<u64, (SegmentOut, Vec<u8>)>,
-    /// The last serial number.
+    /// The highest serial number so far.
     serial: u64,
     rng: Rng,
     scenario: Scenario,
-    /// Time at which the last side closed.
+    /// Time at which a side most recently closed its socket.
     closed_at: Instant,
 }
 
@@ -161,7 +163,8 @@ impl World {
         }
     }
 
-    /// Moves the sent segments to the link, which may lose, duplicate or delay a segment.
+    /// Moves the sent segments of both sides to the link, which may lose, duplicate or delay a
+    /// segment.
     fn ship(&mut self) {
         for side in 0..2 {
             for (out, payload) in std::mem::take(&mut self.sides[side].out) {
@@ -184,8 +187,9 @@ impl World {
         }
     }
 
-    /// Ends the batch of both engines, advances virtual time to the next arrival or timer, and lets
-    /// the engines handle the arrivals and timers. Returns false if there are none.
+    /// Ends the batch (the segments and requests since the previous turn) of both engines. Then
+    /// advances virtual time to the next arrival or timer, and lets the engines handle the arrivals
+    /// and timers. Returns false if there is neither an arrival nor a timer.
     fn turn(&mut self) -> bool {
         for side in 0..2 {
             self.engines[side].batch_end(self.now, &mut self.sides[side]);
@@ -236,8 +240,8 @@ fn pattern(side: usize, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Opens a connection, sends the bytes of both sides, and closes the connection. Returns the time
-/// at the end, when both engines are empty.
+/// Opens a connection, sends the bytes of both sides, closes the connection, and checks the result.
+/// Returns the time at the end, when the engines have no flows and no timers.
 fn run(scenario: Scenario) -> Instant {
     let mut world = World::new(scenario);
     let server = Endpoint::v4([10, 0, 0, 1], 80);
@@ -305,7 +309,8 @@ fn run(scenario: Scenario) -> Instant {
     world.now
 }
 
-/// Checks that all bytes have arrived and that neither engine has a flow or a timer left.
+/// Checks that both sides have closed, that all bytes have arrived, and that neither engine still
+/// has a flow, a TIME-WAIT entry or a timer.
 fn check_ends(
     world: &World,
     scenario: &Scenario,
@@ -333,13 +338,13 @@ fn check_ends(
         assert_eq!(
             world.engines[side].flows().count(),
             0,
-            "a flow is left: {scenario:?}"
+            "a flow remains: {scenario:?}"
         );
         assert_eq!(world.engines[side].time_wait_len(), 0);
         assert_eq!(
             world.engines[side].next_timeout(),
             None,
-            "a timer is left: {scenario:?}"
+            "a timer remains: {scenario:?}"
         );
     }
     let c = world.engines[0].counters();
@@ -359,7 +364,8 @@ fn check_ends(
     }
 }
 
-/// The test checks only the time: TIME-WAIT takes 60 s, so the transfer takes less than 2 s.
+/// In addition to the checks of [`run`], the test checks only the time. TIME-WAIT takes 60 s, so
+/// the rest of the connection takes less than 2 s.
 #[test]
 fn a_clean_link_carries_both_ways_without_retransmissions() {
     let scenario = Scenario {

@@ -5,9 +5,10 @@
 //! unchanged, and the caller, the crate `tidelane-engine`, passes the segment to the slow path.
 //!
 //! The engine works in batches. A batch is a group of segments and requests that the driver (the
-//! program that runs the engine) passes to the engine before it calls `batch_end`. A flow is
-//! pending if its data or its ACK has to be sent at the end of the batch. A burst is one large
-//! segment, which the link splits into segments of one MSS (segmentation offload).
+//! program that runs the engine) passes to the engine before the driver calls `batch_end`. A flow
+//! is pending if its data or its ACK has to be sent at the end of the batch. A burst is one large
+//! segment, which the link splits into segments of one MSS (segmentation offload). A frame is a
+//! transmit buffer of the driver.
 #![forbid(unsafe_code)]
 
 use tidelane_flow::{Clock, Driver, Event, FlowId, FlowState, Timeouts, TxFull, flags};
@@ -17,8 +18,8 @@ use tidelane_wire::{Ecn, SegmentView, SeqNumber, TcpFlags};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Punt;
 
-/// Result for a segment that the fast path handled, after which the flow is pending. The value is
-/// true if the flow was pending before the segment, too.
+/// Result of [`FastPath::receive`] for a segment that the fast path handled. The flow is pending
+/// after the segment. The value is true if the flow was already pending before the segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WasPending(pub bool);
 
@@ -34,13 +35,13 @@ pub const SEND_SINGLE_EXCLUDES: u32 = flags::WINDOW_EDGE_MOVES
 pub struct FastPath<'a, E> {
     /// Id of the flow.
     pub id: FlowId,
-    /// Hot state of the flow.
+    /// Hot state of the flow: the fields that the fast path uses.
     pub flow: &'a mut FlowState,
     /// Time of the call.
     pub clock: &'a Clock,
     /// Timeouts of the configuration.
     pub timeouts: &'a Timeouts,
-    /// Flags of the first new data segment: CWR (RFC 3168 §6.1.2), or none.
+    /// Flags to add to the first segment with new data: CWR (RFC 3168 §6.1.2), or none.
     pub first_flags: TcpFlags,
     /// The driver: the program that runs the engine, not a NIC driver.
     pub driver: &'a mut E,
@@ -73,8 +74,8 @@ impl<'a, E: Driver> FastPath<'a, E> {
     pub fn receive(&mut self, segment: &impl SegmentView, ecn: Ecn) -> Result<WasPending, Punt> {
         let flow = &mut *self.flow;
         let plain_flags = segment.flags().0 & !TcpFlags::PSH.0 == TcpFlags::ACK.0;
-        // Leave the fast path when the CE state differs from the state that ECE reports. `Ce` is
-        // the one value for which `ecn + 1` has bit 2 set.
+        // Punt a segment with CE if the flow's flag ECE is clear, and a segment without CE if the
+        // flag is set. `Ecn::Ce` is the only value for which `ecn + 1` has bit 2 set.
         let ce_flag = ((ecn as u32 + 1) << (flags::ECE_SHIFT - 2)) & flags::ECE;
         let required = flags::LOOKUP_FLAGS | flags::FAST_RECEIVE;
         let before = flow.flags;
@@ -86,8 +87,8 @@ impl<'a, E: Driver> FastPath<'a, E> {
         let acked = segment.ack().distance_from(flow.snd_una);
         let wnd = u32::from(segment.wnd()) << flow.snd_wscale();
         // The slow path handles ACKs of unsent data, old ACKs, a closed window, data beyond our
-        // window, empty segments that acknowledge no new data, SACK blocks, and ACKs while cwnd
-        // limits the flow, because cwnd may then grow.
+        // window, empty segments that acknowledge no new data, and SACK blocks. If cwnd limits the
+        // flow, the slow path also handles all ACKs of new data, because cwnd may grow.
         let limited = acked > 0 && before & flags::CWND_LIMITED != 0;
         if acked > flow.flight_size()
             || len > flow.rcv_adv.distance_from(flow.rcv_nxt)
@@ -113,7 +114,8 @@ impl<'a, E: Driver> FastPath<'a, E> {
             flow.traffic.on_empty_received();
         }
         let flow = &mut *self.flow;
-        // R3: a delayed ACK echoes the timestamp of the first segment that it covers.
+        // R3 of RFC 7323 §5.3: a delayed ACK echoes the timestamp of the first segment that the ACK
+        // covers.
         if segment.seq().at_or_before(flow.last_ack_sent) {
             flow.ts_recent = tsval;
         }
@@ -154,12 +156,16 @@ impl<'a, E: Driver> FastPath<'a, E> {
         Ok(())
     }
 
-    /// Ends a run: consecutive segments, the last with PSH, that GRO would merge into one packet.
-    /// Sends an ACK that is already due. Otherwise, if an ACK for at least one full segment is
-    /// owed, schedules this ACK for the end of the batch. Returns true if an ACK was sent. If each
-    /// batch had one ACK only, the loss of this ACK would make a sender with a small window wait
-    /// for its probe timeout. The caller ends a run only if the flow was pending before the segment
-    /// with PSH, so that a lone segment is acknowledged at the end of the batch.
+    /// Ends a run. A run consists of consecutive segments that GRO would merge into one packet. The
+    /// last segment of a run has PSH.
+    ///
+    /// If an ACK is already scheduled for the end of the batch, sends this ACK immediately.
+    /// Otherwise, if the flow owes an ACK for at least one full segment, schedules this ACK for the
+    /// end of the batch. Returns true if an ACK was sent.
+    ///
+    /// If each batch had one ACK only, the loss of this ACK would make a sender with a small window
+    /// wait for its probe timeout. The caller ends a run only if the flow was pending before the
+    /// segment with PSH, so that a lone segment is acknowledged at the end of the batch.
     pub fn end_run(&mut self) -> bool {
         let before = self.flow.flags;
         if before & flags::ACK_NOW != 0 {
@@ -175,9 +181,9 @@ impl<'a, E: Driver> FastPath<'a, E> {
         false
     }
 
-    /// Gives the `len` payload bytes of a segment that begins at RCV.NXT to the driver, and
-    /// advances RCV.NXT. Returns the flags to set, or [`Punt`] if the driver does not take the
-    /// payload. `before` holds the flow's present flags.
+    /// Lets the driver store the payload of a segment that begins at RCV.NXT, and advances RCV.NXT
+    /// by `len`, the length of the payload. Returns the flags to set, or [`Punt`] if the driver
+    /// does not store the payload. `before` holds the flow's present flags.
     #[inline(always)]
     fn process_text(
         &mut self,
@@ -214,13 +220,14 @@ impl<'a, E: Driver> FastPath<'a, E> {
         }
     }
 
-    /// Sends all unsent data if the data fits into one segment, into the send window and into half
-    /// of cwnd, as most requests and responses do, and if [`FlowState::rttvar`] is below
-    /// [`Timeouts::rttvar_rto_min_us`]. The flow is not pending afterwards. Punts in all other
-    /// cases, which [`FastPath::send`] handles, and if no frame is free. The caller has checked
-    /// that nothing is in flight, that SRTT is known, and that the flow has no flag of
-    /// [`SEND_SINGLE_EXCLUDES`]. `before` holds the flow's present flags, and `now_us` is
-    /// [`Clock::us`].
+    /// Sends all unsent data as one segment. The data must fit into one segment, into the send
+    /// window and into half of cwnd, as most requests and responses do. [`FlowState::rttvar`] must
+    /// be below [`Timeouts::rttvar_rto_min_us`]. The flow is not pending afterwards. Punts if one
+    /// of these conditions does not hold, if there is no unsent data, or if no frame is free.
+    ///
+    /// The caller has checked that nothing is in flight, that SRTT is known, and that the flow has
+    /// no flag of [`SEND_SINGLE_EXCLUDES`]. `before` holds the flow's present flags, and `now_us`
+    /// is [`Clock::us`].
     #[inline(always)]
     pub fn send_single(&mut self, before: u32, now_us: u32) -> Result<(), Punt> {
         let flow = &mut *self.flow;
@@ -251,8 +258,8 @@ impl<'a, E: Driver> FastPath<'a, E> {
     }
 
     /// Sends new data as far as the window, cwnd and Nagle allow. The segment with the last byte
-    /// carries a queued FIN. Returns the number of segments, or `Err` if no frame is free, even if
-    /// a part of the data was sent.
+    /// carries a queued FIN. Returns the number of segments. If no frame is free, returns `Err`,
+    /// although a part of the data may have been sent.
     pub fn send(&mut self) -> Result<u32, TxFull> {
         let sent = self.send_segments();
         let flight = self.flow.flight_size();
@@ -271,7 +278,7 @@ impl<'a, E: Driver> FastPath<'a, E> {
         let wnd_end = self.flow.snd_una.add(self.flow.snd_wnd);
         let cwnd_end = self.flow.snd_una.add(self.flow.cwnd);
         let now_us = self.clock.us();
-        // Number of segments, and bytes since the last PSH.
+        // `sent` counts the segments, and `run` counts the bytes since the last PSH.
         let (mut sent, mut run) = (0, 0);
         loop {
             let flow = &mut *self.flow;
@@ -281,8 +288,9 @@ impl<'a, E: Driver> FastPath<'a, E> {
                 return Ok(sent);
             }
             let len = unsent.min(mss);
-            // Sender's silly window avoidance (RFC 9293 §3.8.6.2.1): never send a part of a
-            // segment. If the window stays smaller than a segment, the persist timer sends a part.
+            // Sender's silly window avoidance (RFC 9293 §3.8.6.2.1): if the window has no room for
+            // a whole segment, send no part of this segment. If the window stays smaller than a
+            // segment, the persist timer sends a part.
             if len > room_until(wnd_end, flow.snd_nxt) {
                 return Ok(sent);
             }
@@ -365,7 +373,8 @@ impl<'a, E: Driver> FastPath<'a, E> {
         let mut now = before & !flags::ACK_FLAGS;
         let eager = self.timeouts.eager_acks && flow.rcv_nxt != flow.irs.add(1);
         if before & flags::ACK_OWED != 0 || eager {
-            // Leave quick-ack mode: the two ends alternate, so data segments carry the ACKs.
+            // Leave quick-ack mode, in which ACKs are not delayed: the two ends alternate, so data
+            // segments carry the ACKs.
             now &= !(15 << flags::QUICK_SHIFT);
         }
         flow.snd_nxt = flow.snd_nxt.add(len);
@@ -401,7 +410,8 @@ fn room_until(end: SeqNumber, from: SeqNumber) -> u32 {
 }
 
 /// Returns the flag CWND_LIMITED if `flight`, the number of bytes in flight after all data was
-/// sent, exceeds half of cwnd. In slow start, cwnd may then grow.
+/// sent, exceeds half of cwnd, and zero otherwise. In slow start, a flow with this flag may grow
+/// cwnd.
 #[inline]
 const fn cwnd_limited_flag(flow: &FlowState, flight: u32) -> u32 {
     if flight > flow.cwnd / 2 {
@@ -412,9 +422,9 @@ const fn cwnd_limited_flag(flow: &FlowState, flight: u32) -> u32 {
 }
 
 /// Returns true if a small segment must wait because of TCP_CORK or Nagle (RFC 9293 §3.7.4). As in
-/// Linux, Minshall's variant of Nagle applies: a small segment waits only if an earlier small
-/// segment was sent since all data was last acknowledged. If a full segment in flight counted, too,
-/// the end of each long write would wait for a delayed ACK.
+/// Linux, Minshall's variant of Nagle applies: a small segment waits only if another small segment
+/// was sent after the most recent time at which no data was in flight. If a full segment in flight
+/// counted, too, the end of each long write would wait for a delayed ACK.
 #[inline]
 fn is_held_by_nagle(flow: &FlowState) -> bool {
     match flow.flags & (flags::CORK | flags::NODELAY) {

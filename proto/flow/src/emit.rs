@@ -13,8 +13,8 @@ use crate::{
 impl FlowState {
     /// Returns the right edge of the window to advertise: the application's read position plus the
     /// quota `rcv_wnd_limit`, the largest window that the flow may offer. The edge never moves left
-    /// (RFC 9293 §3.8.6, SHLD-14), and moves right only if the window opens by a segment or by half
-    /// the quota (§3.8.6.2.2, MUST-39).
+    /// (RFC 9293 §3.8.6, SHLD-14), and moves right only by at least a segment or half of the quota,
+    /// whichever is less (§3.8.6.2.2, MUST-39).
     #[inline(always)]
     fn right_edge(&self) -> SeqNumber {
         let quota = self.irs.add(1).add(self.rx_read).add(self.rcv_wnd_limit);
@@ -35,18 +35,21 @@ impl FlowState {
     }
 
     /// Returns true if a window update is due. `opens` is the number of bytes by which the right
-    /// edge can move. An update is due if the edge can move by half of `rcv_wnd_limit`, or if the
-    /// edge can move and the present window is less than two segments.
+    /// edge can move. An update is due if the edge can move by at least half of `rcv_wnd_limit`. If
+    /// the advertised window is less than two segments, an update is due if the edge can move at
+    /// all.
     #[inline(always)]
     pub fn window_update_due(&self, opens: u32) -> bool {
         let left = self.rcv_adv.distance_from(self.rcv_nxt);
         opens != 0 && (opens >= self.rcv_wnd_limit / 2 || left < u32::from(self.mss) * 2)
     }
 
-    /// Schedules an ACK after `len` bytes arrived in order. The ACK is not delayed after every
-    /// second full segment (RFC 5681 §4.2), with TCP_QUICKACK, and in quick-ack mode: at the start
-    /// of the flow and after a loss, when the peer's cwnd is small. Quick-ack mode applies to full
-    /// segments, and with `eager_acks` to small segments, too.
+    /// Schedules an ACK after `len` bytes arrived in order. The ACK is not delayed in these cases:
+    ///
+    /// * At least two full segments are not acknowledged yet (RFC 5681 §4.2).
+    /// * TCP_QUICKACK is set.
+    /// * The flow is in quick-ack mode, and the segment is full or `eager_acks` is true. A flow is
+    ///   in quick-ack mode at its start and after a loss, when the peer's cwnd is small.
     pub fn schedule_ack(&mut self, len: u32, timeouts: &Timeouts) {
         self.flags |= self.ack_flags(self.flags, len, timeouts);
     }
@@ -105,8 +108,8 @@ impl FlowState {
     }
 
     /// Sends a segment at SND.NXT, and updates the advertised window and Last.ACK.sent. The caller
-    /// clears [`flags::ACK_FLAGS`] when it writes the flags. If there is no free frame, the flow
-    /// does not change.
+    /// clears [`flags::ACK_FLAGS`] together with its other changes of the flags. If the driver has
+    /// no free frame (packet buffer), the flow does not change.
     #[inline(always)]
     pub fn transmit(
         &mut self,
@@ -172,8 +175,9 @@ impl FlowState {
             tsval: self.tsval(clock),
             tsecr: self.ts_recent,
         });
-        // ECE stays set until the peer sends CWR (RFC 3168 §6.1.3), or follows the CE marks of the
-        // received segments with DCTCP. Payload is sent as ECT. The slow path clears ECT of
+        // The segment carries ECE if the flow's flag ECE is set. Usually, the flag stays set until
+        // the peer sends CWR (RFC 3168 §6.1.3). With DCTCP, the flag follows the CE marks of the
+        // received segments. If ECN is in use, payload is sent as ECT. The slow path clears ECT of
         // retransmitted payload (RFC 3168 §6.1.5), except with DCTCP.
         let echo = (self.flags >> (flags::ECE_SHIFT - TcpFlags::ECE.0.trailing_zeros())) as u8;
         let echo = TcpFlags(echo & TcpFlags::ECE.0);

@@ -3,7 +3,9 @@
 //! The slow path, the code for all other segments, shares these fields and adds its own.
 //!
 //! A stream position is the offset of a byte in the stream of one direction, modulo 2^32. A link is
-//! a NIC queue, or the local path between programs of one host.
+//! a NIC queue, or the local path between programs of one host. A batch consists of the segments
+//! and requests that the driver (the program that runs the engine) passes to the engine before the
+//! driver calls `batch_end`.
 //!
 //! |  at | field           | RFC name, or meaning                          | written by          |
 //! |-----|-----------------|-----------------------------------------------|---------------------|
@@ -38,13 +40,13 @@
 //! | 128 | `traffic`       | counts and times for `TCP_INFO`               | all                 |
 //! | 188 | `ts_offset`     | offset of TSval (RFC 7323 §7.1)               | engine (open)       |
 //!
-//! Apart from the comparison of `key` and the counts, the reception of in-order data touches only
-//! the first cache line. SND.WL1 is in the slow path's state, because every segment that the fast
-//! path accepts has SEG.SEQ = RCV.NXT. The column "written by" names the code that writes the
-//! field: `receive` and `send` of the fast path, the slow path, the flow table, or the engine. The
-//! application reports written and read bytes by the engine's functions `tx_advance` and
-//! `rx_advance`. The engine also writes `snd_nxt`, `rcv_adv` and `rtt_stamp` when the ACK of a SYN
-//! cookie opens a flow.
+//! Apart from the comparison of `key` and the update of `traffic`, the reception of in-order data
+//! touches only the first cache line. SND.WL1 is in the slow path's state, because every segment
+//! that the fast path accepts has SEG.SEQ = RCV.NXT. The column "written by" names the code that
+//! writes the field: `receive` and `send` of the fast path, the slow path, the flow table, or the
+//! engine. The application reports written and read bytes by the engine's functions `tx_advance`
+//! and `rx_advance`. The engine also writes `snd_nxt`, `rcv_adv` and `rtt_stamp` when the ACK of a
+//! SYN cookie opens a flow.
 
 use tidelane_interface::{LinkId, Millis, State, Traffic};
 use tidelane_wire::{FlowKey, SeqNumber};
@@ -76,15 +78,14 @@ pub mod flags {
     /// The flow sends an ACK at the end of the batch, without delay.
     pub const ACK_NOW: u32 = 1 << 8;
     /// The flow is in the engine's list of pending flows, whose data and ACKs are sent at the end
-    /// of the batch. A batch consists of the segments and requests that the driver (the program
-    /// that runs the engine) passes to the engine between two calls of `batch_end`.
+    /// of the batch.
     pub const PENDING: u32 = 1 << 9;
-    /// The end of the batch tries to send data.
+    /// The engine tries to send data of the flow at the end of the batch.
     pub const SEND_WANTED: u32 = 1 << 10;
     /// `rto_deadline` is valid: the timeout of the retransmission timer or, as [`PERSIST`] and
     /// [`PTO_ARMED`] say, of the persist timer or the probe timer.
     pub const RTO_ARMED: u32 = 1 << 11;
-    /// `delack_at` is valid.
+    /// The timer of the delayed ACK runs, and `delack_at` is valid.
     pub const DELACK_ARMED: u32 = 1 << 12;
     /// The flow has an entry in the timer wheel, and `wheel_at` is valid.
     pub const WHEEL_ARMED: u32 = 1 << 13;
@@ -92,16 +93,17 @@ pub mod flags {
     pub const RTT_TIMING: u32 = 1 << 14;
     /// A FIN follows `tx_end`.
     pub const FIN_QUEUED: u32 = 1 << 15;
-    /// The FIN was sent, and `snd_nxt` includes it.
+    /// The FIN was sent, and `snd_nxt` is after the FIN.
     pub const FIN_SENT: u32 = 1 << 16;
-    /// The peer's FIN has arrived in order, and `rcv_nxt` includes it.
+    /// The peer's FIN has arrived in order, and `rcv_nxt` is after the FIN.
     pub const FIN_RECEIVED: u32 = 1 << 17;
     /// The next segment moves the right edge of the window.
     pub const WINDOW_EDGE_MOVES: u32 = 1 << 18;
-    /// cwnd stopped the last transmission, or more than half of cwnd is in flight. cwnd may then
-    /// grow.
+    /// cwnd has stopped a transmission, or more than half of cwnd was in flight after all data was
+    /// sent. The next ACK of new data may then grow cwnd.
     pub const CWND_LIMITED: u32 = 1 << 19;
-    /// A small segment was sent since all data was last acknowledged (Minshall's variant of Nagle).
+    /// A small segment was sent after the most recent time at which no data was in flight
+    /// (Minshall's variant of Nagle).
     pub const SMALL_SENT: u32 = 1 << 20;
     /// Segments carry ECE (RFC 3168 §6.1.3). With DCTCP, the flag is DCTCP.CE (RFC 8257 §3.2).
     pub const ECE: u32 = 1 << ECE_SHIFT;
@@ -127,11 +129,14 @@ pub mod flags {
     pub const LOOKUP_FLAGS: u32 = INDEXED | USED;
     /// Flags that a transmitted segment clears if it acknowledges all received data.
     pub const ACK_FLAGS: u32 = ACK_OWED | ACK_NOW | DELACK_ARMED;
-    /// First bit of the quick-ack counter, the number of ACKs to send at once: four bits.
+    /// Number of the lowest bit of the quick-ack counter, which has four bits. The counter is the
+    /// number of ACKs that quick-ack mode still sends without delay. A flow is in quick-ack mode at
+    /// its start and after a loss.
     pub const QUICK_SHIFT: u32 = 28;
 }
 
-/// Hot state of one flow: the fields that the fast path needs. The module's table describes them.
+/// Hot state of one flow: the fields that the fast path needs. The table in the module's
+/// documentation describes these fields.
 #[derive(Clone, Debug, Default)]
 #[repr(C, align(64))]
 pub struct FlowState {
@@ -203,11 +208,11 @@ const _: () = {
     use core::mem::{align_of, offset_of, size_of};
     assert!(size_of::<FlowState>() == 192);
     assert!(align_of::<FlowState>() == 64);
-    // The reception of in-order data touches the first line.
+    // The reception of in-order data touches the first cache line.
     assert!(offset_of!(FlowState, rcv_nxt) == 0);
     assert!(offset_of!(FlowState, flags) == 44);
     assert!(offset_of!(FlowState, rtt_stamp) == 60);
-    // Transmission and lookup also touch the second line.
+    // Transmission and lookup also touch the second cache line.
     assert!(offset_of!(FlowState, key) == 64);
     assert!(offset_of!(FlowState, wheel_at) == 124);
     assert!(offset_of!(FlowState, traffic) == 128);
@@ -242,7 +247,8 @@ impl FlowState {
         self.tx_pos(self.tx_end)
     }
 
-    /// Returns the stream position after the last byte that the peer acknowledged.
+    /// Returns the stream position after the last byte that the peer acknowledged; zero until the
+    /// handshake is complete.
     #[inline]
     pub const fn tx_acked(&self) -> u32 {
         if self.snd_una.after(self.tx_end) {
@@ -362,13 +368,13 @@ impl FlowState {
         self.scales & 15
     }
 
-    /// Returns the number of ACKs that are still sent at once in quick-ack mode.
+    /// Returns the number of ACKs that quick-ack mode still sends without delay.
     #[inline]
     pub const fn quick_acks(&self) -> u32 {
         self.flags >> flags::QUICK_SHIFT
     }
 
-    /// Sets the number of ACKs to send at once in quick-ack mode: `count`, but at most 15.
+    /// Sets the number of ACKs that quick-ack mode sends without delay: `count`, but at most 15.
     pub const fn set_quick_acks(&mut self, count: u32) {
         let count = if count > 15 { 15 } else { count };
         self.flags = self.flags & !(15 << flags::QUICK_SHIFT) | count << flags::QUICK_SHIFT;

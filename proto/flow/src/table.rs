@@ -20,10 +20,11 @@ pub struct FlowTable {
     index: HashTable<FlowId>,
     /// Entries by id, in use or not.
     states: Vec<FlowState>,
-    /// The last flow looked up for each value of [`FlowKey::quick_hash`] modulo `CACHE_LEN`.
-    /// Several 4-tuples share each value, so [`FlowTable::cached`] compares the full key.
+    /// The flow that [`FlowTable::lookup_and_cache`] found most recently for each value of
+    /// [`FlowKey::quick_hash`] modulo `CACHE_LEN`. Several 4-tuples share each value, so
+    /// [`FlowTable::cached`] compares the full key.
     recent: Box<[FlowId; CACHE_LEN]>,
-    /// Ids of removed flows that new flows may use.
+    /// Ids of removed flows. New flows may use these ids.
     free: Vec<FlowId>,
     /// Ids of flows removed since the last [`FlowTable::recycle`].
     quarantine: Vec<FlowId>,
@@ -34,7 +35,7 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// Creates an empty table for at most `flows_max` flows. `seed` keys the hash.
+    /// Creates an empty table for at most `flows_max` flows. `seed` is the key of the hash.
     ///
     /// Reserves the address space of all states, so that growth never moves a state.
     pub fn new(flows_max: u32, seed: [u64; 2]) -> Self {
@@ -59,8 +60,8 @@ impl FlowTable {
         (state.key == *key).then_some((guess, state))
     }
 
-    /// Looks up a flow by its 4-tuple and puts the flow into the cache. Returns true if a flow has
-    /// this 4-tuple.
+    /// Looks up a flow by its 4-tuple in the index, and puts the flow into the cache. Returns true
+    /// if the index has a flow with this 4-tuple.
     #[inline(never)]
     pub fn lookup_and_cache(&mut self, key: &FlowKey) -> bool {
         let Some(id) = self.find(key) else {
@@ -70,7 +71,7 @@ impl FlowTable {
         true
     }
 
-    /// Looks up a flow by its 4-tuple.
+    /// Looks up a flow by its 4-tuple in the index.
     #[inline(never)]
     pub fn find(&self, key: &FlowKey) -> Option<FlowId> {
         let states = &self.states;

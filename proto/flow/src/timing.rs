@@ -16,8 +16,8 @@ const DELAYED_ACK_MS_MAX: u32 = 500;
 const PROBE_DELAYED_ACK_MS: u32 = 200;
 /// Least RTO in ms of an established connection without an RTT sample (RFC 6298 (5.7)).
 const RTO_OPENED_MS: u32 = 3000;
-/// Largest number of times that the RTO is doubled. Ten doublings of the least RTO exceed the
-/// largest RTO with the default bounds of 200 ms and 120 s.
+/// Largest number of times that the RTO is doubled. With the default bounds of the RTO, 200 ms and
+/// 120 s, ten doublings of the lower bound already exceed the upper bound.
 const BACKOFF_MAX: u8 = 12;
 
 /// The timeouts of [`EngineConfig`], converted to milliseconds and microseconds.
@@ -31,14 +31,16 @@ pub struct Timeouts {
     pub rto_initial_ms: u32,
     /// Lower bound of the PTO, the timeout of a tail loss probe.
     pub pto_min_ms: u32,
-    /// Value of [`FlowState::rttvar`] below which the variance term of the RTO is `rto_min_ms`, and
-    /// the PTO of a single segment is not below the RTO. Zero if there is no such value.
+    /// If [`FlowState::rttvar`] is below this value, the variance term of the RTO is `rto_min_ms`,
+    /// and the PTO of a single segment is not below the RTO. The value is zero if `rto_min_ms` is
+    /// so large that the PTO may be below the RTO.
     pub rttvar_rto_min_us: u32,
     /// Longest delay of an ACK.
     pub delayed_ack_ms: u32,
     /// Time in FIN-WAIT-2 of an orphan, a connection whose socket is closed.
     pub fin_wait_2_ms: u32,
-    /// True if quick-ack mode applies to small segments, too.
+    /// True if quick-ack mode applies to small segments, too. In this mode, ACKs are not delayed. A
+    /// flow (a connection) is in this mode at its start and after a loss.
     pub eager_acks: bool,
 }
 
@@ -62,8 +64,9 @@ impl Timeouts {
     /// Converts the timeouts of `config`.
     pub const fn of(config: &EngineConfig) -> Self {
         let rto_min_ms = to_ms(config.rto_min);
-        // If RTO_MIN is at most the ACK delay, the PTO of a single segment (2 SRTT plus the ACK
-        // delay) is not below the RTO (SRTT plus RTO_MIN).
+        // The PTO of a single segment is 2 SRTT plus `PROBE_DELAYED_ACK_MS`, and the RTO is SRTT
+        // plus `rto_min_ms`. The PTO is therefore not below the RTO if `rto_min_ms` is at most
+        // `PROBE_DELAYED_ACK_MS`.
         let rttvar_rto_min_us = if rto_min_ms <= PROBE_DELAYED_ACK_MS {
             (rto_min_ms + 1) * 1000
         } else {
@@ -111,8 +114,8 @@ impl FlowState {
 
     /// Returns the RTO in ms after `backoff` doublings (RFC 6298 (5.5)). If the SYN timed out, the
     /// handshake gave no RTT sample, and the RTO is at least 3 s (5.7). The fast path (the code for
-    /// in-order segments) never sends on a flow without an RTT sample, so it need not apply this
-    /// minimum.
+    /// in-order segments) need not apply this minimum, because the engine sends new data of a flow
+    /// without an RTT sample on the slow path.
     pub fn rto_ms_after(&self, timeouts: &Timeouts, backoff: u8) -> u32 {
         let mut rto = self.rto_ms(timeouts);
         if self.srtt == 0 && self.state.is_synchronized() {
@@ -163,9 +166,10 @@ impl FlowState {
     }
 
     /// Starts the retransmission timer with `rto` ms. If `probe` is true, starts the probe timer
-    /// instead (RFC 8985 §7.2). The PTO is 2 SRTT plus 2 ms, or plus the peer's ACK delay for a
-    /// single segment. The PTO is at least `pto_min_ms`, and at most `rto`. `several` is
-    /// [`has_multiple_segments_in_flight`](Self::has_multiple_segments_in_flight).
+    /// with the PTO instead (RFC 8985 §7.2). `several` is
+    /// [`has_multiple_segments_in_flight`](Self::has_multiple_segments_in_flight). If `several` is
+    /// true, the PTO is 2 SRTT plus 2 ms; otherwise, the PTO is 2 SRTT plus the longest ACK delay
+    /// to expect from the peer. The PTO is at least `pto_min_ms`, and at most `rto`.
     #[inline(always)]
     pub fn arm_rto(
         &mut self,

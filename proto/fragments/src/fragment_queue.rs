@@ -42,6 +42,7 @@ impl StoredFragment {
 /// Data of the fragment at offset zero, from which the reassembled packet takes its headers.
 #[derive(Debug)]
 struct FirstFragment {
+    /// Header fields for the frame of the reassembled packet.
     headers: FrameHeaders,
     ecn: Ecn,
     /// IP header as received, or `None` if it exceeds [`HEADER_KEPT_MAX`].
@@ -54,8 +55,8 @@ pub struct FragmentQueue {
     id: PacketId,
     /// Time at which the packet times out.
     deadline: Instant,
-    /// Number of later packets from the same source (compare `ipfrag_max_dist` in Linux): packets
-    /// whose first fragment to arrive came after this queue was created.
+    /// Number of later packets from the same source (compare `ipfrag_max_dist` in Linux). A packet
+    /// is later if its queue was created after this queue.
     distance: u32,
     /// Payloads in order of their offsets, without overlap.
     fragments: Vec<StoredFragment>,
@@ -192,7 +193,7 @@ impl FragmentQueue {
     }
 
     /// Checks the end of a fragment. The last fragment ends where the packet's payload ends, and
-    /// all other fragments must end before.
+    /// all other fragments must end before this point.
     fn check_end(&self, fragment: &Fragment<'_>) -> Result<(), DropReason> {
         let furthest = self.fragments.last().map_or(0, StoredFragment::end);
         let fits = match (self.end, fragment.more) {

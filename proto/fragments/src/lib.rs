@@ -6,12 +6,13 @@
 //! [`Reassembler::next_timeout`].
 //!
 //! All state is bounded, because an attacker can send fragments of packets that are never
-//! completed. A fragment that exceeds a limit of memory or of incomplete packets replaces the
-//! oldest other incomplete packet (at [`SOURCE_BYTES_MAX`]: the oldest of the same source), because
+//! completed. If a fragment would exceed a limit of memory or of incomplete packets, the
+//! reassembler drops the oldest other incomplete packets. At [`SOURCE_BYTES_MAX`], the reassembler
+//! drops the oldest other packets of the same source. The oldest packets are dropped because
 //! fragments that are still in flight probably belong to recent packets. A packet with more than
 //! [`FRAGMENTS_MAX`] fragments is invalid.
 //!
-//! | limit | value |
+//! | limit | limited quantity |
 //! |---|---|
 //! | [`BYTES_MAX`] | bytes of memory for all incomplete packets and their fragments |
 //! | [`SOURCE_BYTES_MAX`] | bytes of memory for the incomplete packets from one source address |
@@ -48,11 +49,11 @@ pub const INCOMPLETE_PACKETS_MAX: usize = 256;
 /// Largest number of fragments per packet. A packet of 64 KiB fits, even over a path with an MTU of
 /// 576 bytes.
 pub const FRAGMENTS_MAX: usize = 128;
-/// Largest number of later packets of the same source while a packet is incomplete. The next later
-/// packet drops the incomplete packet.
+/// Largest number of later packets of the same source while a packet is incomplete. When one more
+/// later packet begins to arrive, the incomplete packet is dropped.
 pub const DISTANCE_MAX: u32 = 64;
-/// Time that a packet waits for its fragments: the value of RFC 8200 §4.5, and the least value of
-/// RFC 1122 §3.3.2.
+/// Time that a packet waits for its fragments: the value of RFC 8200 §4.5, and the lowest value
+/// that RFC 1122 §3.3.2 recommends.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A packet of any length and number of fragments fits within the limit of its source.

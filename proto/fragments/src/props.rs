@@ -26,8 +26,9 @@ fn fragment(id: u32, host: u8, start: usize, more: bool, payload: &[u8]) -> Frag
     }
 }
 
-/// Generates a payload, the boundaries of its fragments as offsets in bytes, and the order of their
-/// arrival. An index that occurs twice in the order is a duplicate.
+/// Generates a payload, the boundaries of its fragments as offsets in bytes, and the order in which
+/// the fragments arrive. The order consists of indices of fragments. If an index occurs again, the
+/// fragment is a duplicate.
 fn fragmentation() -> impl Strategy<Value = (Vec<u8>, Vec<usize>, Vec<usize>)> {
     let payload = prop::collection::vec(any::<u8>(), 1..5000);
     (
@@ -48,8 +49,9 @@ fn fragmentation() -> impl Strategy<Value = (Vec<u8>, Vec<usize>, Vec<usize>)> {
         })
 }
 
-/// Generates fragments: host, identification, start and length in units of eight bytes, a flag for
-/// the last fragment (one byte shorter), and the value of all payload bytes.
+/// Generates fragments. The values of a fragment are: host, identification, start and length in
+/// units of eight bytes, a flag that marks a last fragment, and the value of all payload bytes. The
+/// payload of a last fragment is one byte shorter than its length says.
 fn hostile() -> impl Strategy<Value = Vec<(u8, u32, usize, usize, bool, u8)>> {
     let any_part = (
         0u8..3,

@@ -61,7 +61,7 @@ fn push(all: &mut Reassembler, part: Part<'_>) -> Result<Option<Vec<u8>>, DropRe
     all.push(NOW, &part.fragment())
 }
 
-/// Splits `payload` into fragments of `len` bytes each.
+/// Splits `payload` into fragments of `len` bytes each. The last fragment may be shorter.
 fn parts(id: u16, payload: &[u8], len: usize) -> Vec<Part<'_>> {
     let last = (payload.len() - 1) / len;
     let part = |(at, bytes)| Part::new(id, at * len, at < last, bytes);
@@ -92,7 +92,7 @@ fn rfc1122_section_3_3_2_fragments_become_one_packet() {
     assert_eq!((counters.reqds, counters.oks, counters.fails), (12, 4, 0));
 }
 
-/// The length field alone limits the size of a packet (RFC 1122 §3.3.2).
+/// Only the length field of the IP header limits the size of a packet (RFC 1122 §3.3.2).
 #[test]
 fn rfc1122_section_3_3_2_the_longest_packet_is_reassembled() {
     let whole = payload(65_515);

@@ -44,7 +44,7 @@ const MS: u64 = 1_000_000;
 pub struct Clock {
     /// The time of the reading.
     pub now: Instant,
-    /// Start of the next millisecond.
+    /// Start of the first millisecond after the reading.
     next_ms_at: Instant,
     /// The time of the reading in milliseconds, for deadlines and for TSval (RFC 7323 §5.4: a tick
     /// of 1 ms).
@@ -62,9 +62,9 @@ impl Clock {
         }
     }
 
-    /// Advances the reading to `now` if `now` lies in the same millisecond. Otherwise returns
-    /// false, and the caller makes a new reading with [`Clock::at`]. `now` must not be earlier than
-    /// the reading.
+    /// Advances the reading to `now` and returns true if `now` lies in the same millisecond as the
+    /// reading. Otherwise returns false, and the caller makes a new reading with [`Clock::at`].
+    /// `now` must not be earlier than the reading.
     #[inline(always)]
     pub const fn advance_within_ms(&mut self, now: Instant) -> bool {
         let within = now.0 < self.next_ms_at.0;
@@ -91,7 +91,8 @@ impl Clock {
         (self.now.0 / MS * 1_000) as u32
     }
 
-    /// Returns the first instant at which `deadline` is due; `now` if `deadline` is already due.
+    /// Returns the first instant at which `deadline` is due; the time of the reading if `deadline`
+    /// is already due.
     pub const fn instant_of(&self, deadline: Millis) -> Instant {
         let left = deadline.until(self.ms);
         if left == 0 {

@@ -19,7 +19,8 @@ pub struct EngineConfig {
     pub rx_window_max: u32,
     /// Receive window of a new flow in bytes. Autotuning grows the window up to `rx_window_max`.
     pub rx_window_initial: u32,
-    /// Largest number of bytes per flow that are written and not acknowledged.
+    /// Largest number of bytes per flow that the application has written and that the peer has not
+    /// acknowledged.
     pub tx_limit: u32,
     /// Largest number of flows of the engine. The flow table reserves its address space at the
     /// start.
@@ -32,10 +33,10 @@ pub struct EngineConfig {
     pub msl: Duration,
     /// Longest delay of an ACK (RFC 9293 §3.8.6.3 MUST-40: below 500 ms; Linux: 40 ms).
     pub delayed_ack: Duration,
-    /// If true, the engine acknowledges a FIN at once, and small segments at once in quick-ack
-    /// mode, as in Linux. If false, the application's response can carry the ACK, which saves a
-    /// segment in each short exchange. A flow is in quick-ack mode, in which ACKs are not delayed,
-    /// at its start and after a loss.
+    /// At its start and after a loss, a flow is in quick-ack mode, in which ACKs of full segments
+    /// are not delayed. If `eager_acks` is true, as in Linux, the ACKs of small segments in
+    /// quick-ack mode and the ACK of a FIN are not delayed either. If `eager_acks` is false, the
+    /// application's response can carry these ACKs, which saves a segment in each short exchange.
     pub eager_acks: bool,
     /// Lower bound of the retransmission timeout (RFC 6298 (2.4) wants 1 s; Linux: 200 ms), at
     /// least [`CLOCK_GRANULARITY`](Self::CLOCK_GRANULARITY).
@@ -46,23 +47,25 @@ pub struct EngineConfig {
     pub rto_initial: Duration,
     /// Lower bound of the tail loss probe's timeout (RFC 8985 §7.2).
     pub pto_min: Duration,
-    /// Largest number of half-open connections of all listeners.
+    /// Largest number of half-open connections of all listeners together. A half-open connection is
+    /// in SYN-RECEIVED, and the application does not have the connection yet.
     pub half_open_max: u32,
-    /// If true, a SYN is answered by a SYN cookie when the SYN queue is full (RFC 4987 §3.6).
+    /// If true, the engine answers a SYN by a SYN cookie (RFC 4987 §3.6) when the listener's SYN
+    /// queue is full or `half_open_max` is reached. If false, the engine drops this SYN.
     pub syn_cookies: bool,
-    /// Retransmissions of SYN with backoff before an active open fails. Linux: 6.
+    /// Number of SYN retransmissions with backoff before an active open fails. Linux: 6.
     pub syn_retries: u8,
     /// Number of SYN retransmissions without backoff, before the `syn_retries` retransmissions. RFC
-    /// 6298 (5.5) doubles the timeout at each retransmission, so that an application would wait for
-    /// several seconds after the loss of two SYNs. Linux deviates in the same way
+    /// 6298 (5.5) doubles the timeout at each retransmission: after the loss of two SYNs, an
+    /// application would wait for several seconds. Linux deviates in the same way
     /// (`tcp_syn_linear_timeouts`). SYNs hardly contribute to congestion.
     pub syn_linear_timeouts: u8,
-    /// Retransmissions of SYN,ACK before a half-open flow is dropped. Linux: 5.
+    /// Number of SYN,ACK retransmissions before a half-open flow is dropped. Linux: 5.
     pub syn_ack_retries: u8,
-    /// Retransmissions of data before the connection is given up. Linux: 15.
+    /// Number of consecutive retransmission timeouts before the connection is given up. Linux: 15.
     pub retries: u8,
-    /// Retransmissions of data before an orphan is given up. An orphan is a connection whose socket
-    /// the application has closed. Linux: 8.
+    /// The limit that replaces `retries` for an orphan: a connection whose socket the application
+    /// has closed. Linux: 8.
     pub orphan_retries: u8,
     /// Longest time of an orphan in FIN-WAIT-2. Linux: 60 s.
     pub fin_wait_2: Duration,
@@ -99,14 +102,15 @@ pub struct EngineConfig {
     /// Policy for Fast Open (RFC 7413).
     pub fast_open: FastOpenPolicy,
     /// If true, the fast path handles in-order data and ACKs of established flows. If false, the
-    /// slow path handles all segments, with the same results. Tests compare the two.
+    /// slow path handles all segments, with the same results. Tests compare the two paths.
     pub fast_path: bool,
 }
 
 /// Condition under which a connection searches for its path MTU (Linux: `tcp_mtu_probing`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum MtuProbing {
-    /// Connections never search (the default of Linux), and stall on a path with an MTU black hole.
+    /// Connections never search (the default of Linux). A connection stalls on a path with an MTU
+    /// black hole: a link that drops large packets without an ICMP error.
     Off,
     /// A connection begins a search after several consecutive timeouts.
     #[default]
@@ -124,7 +128,7 @@ pub enum EcnPolicy {
     /// Passive opens use ECN if the peer requests ECN. This is the default of Linux.
     #[default]
     Accept,
-    /// Active opens request ECN, too.
+    /// Passive opens use ECN as with `Accept`. In addition, active opens request ECN.
     Request,
 }
 
@@ -206,8 +210,8 @@ impl EngineConfig {
     pub const FLOWS_MAX: u32 = 1 << 24;
     /// Largest window or send limit (RFC 7323 §2.3).
     pub const WINDOW_MAX: u32 = 1 << 30;
-    /// Granularity of the engine's clock: G of RFC 6298 (2.3), below which the variance term of the
-    /// retransmission timeout must not be.
+    /// Granularity of the engine's clock: G of RFC 6298 (2.3). The variance term of the
+    /// retransmission timeout must be at least G.
     pub const CLOCK_GRANULARITY: Duration = Duration::from_millis(1);
 
     /// Checks the fields that have limits. Returns the first error.
@@ -248,9 +252,9 @@ pub const PACING_RATE_UNLIMITED: u64 = u64::MAX;
 pub struct SocketOptions {
     /// TCP_NODELAY: turns off Nagle.
     pub nodelay: bool,
-    /// TCP_CORK, or MSG_MORE on the last write: sends full segments only.
+    /// TCP_CORK, or MSG_MORE on the most recent write: sends full segments only.
     pub cork: bool,
-    /// TCP_QUICKACK: sends ACKs at once.
+    /// TCP_QUICKACK: sends ACKs without delay.
     pub quickack: bool,
     /// SO_KEEPALIVE (RFC 9293 §3.8.4, MUST-24, MUST-25: off by default).
     pub keepalive: bool,
@@ -260,8 +264,8 @@ pub struct SocketOptions {
     pub keepalive_interval: Duration,
     /// TCP_KEEPCNT: number of unanswered probes after which the connection ends. Linux: 9.
     pub keepalive_probes: u8,
-    /// TCP_USER_TIMEOUT: longest time that data stays unacknowledged (RFC 9293 MUST-21). Zero: the
-    /// number of retransmissions decides.
+    /// TCP_USER_TIMEOUT: longest time that data may stay unacknowledged before the connection is
+    /// given up (RFC 9293 MUST-21). Zero: the number of retransmission timeouts decides instead.
     pub user_timeout: Duration,
     /// TCP_MAXSEG: largest MSS in bytes to announce and to use. Zero: the application set no limit.
     pub mss_max: u16,

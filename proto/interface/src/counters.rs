@@ -11,7 +11,8 @@ macro_rules! counters {
         #[derive(Clone, Debug)]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $name: u64,)+
-            /// Discarded segments, by [`DropReason::index`].
+            /// Number of discarded segments for each [`DropReason`]. The array index is
+            /// [`DropReason::index`].
             pub drops: [u64; DropReason::COUNT],
         }
 
@@ -33,7 +34,7 @@ macro_rules! counters {
 counters! {
     /// Segments that the driver passed to the engine.
     in_segs,
-    /// Segments with new data sent. SYNs, pure ACKs, RSTs and FINs without data do not count.
+    /// Sent segments with new data. SYNs, pure ACKs, RSTs and FINs without data do not count.
     out_segs,
     /// Segments that the fast path handled without the slow path.
     fast_receives,
@@ -47,25 +48,28 @@ counters! {
     active_opens,
     /// Passive opens: connections that a listener handed to the application.
     passive_opens,
-    /// Active and passive opens that a RST or an ICMP error ended during the handshake, and
-    /// half-open connections that ended by a timeout or with their listener.
+    /// Active and passive opens that a RST or an ICMP error ended during the handshake. Half-open
+    /// connections (passive opens that the application does not have yet) also count if a timeout
+    /// or the end of their listener ended them.
     attempt_fails,
-    /// Connections reset by the peer or aborted once established.
+    /// Connections that the peer reset, or that our end aborted, after the handshake.
     estab_resets,
-    /// SYNs or final ACKs dropped because the accept queue was full.
+    /// SYNs and final ACKs (ACKs that would complete a handshake) that were dropped because the
+    /// accept queue was full.
     listen_overflows,
-    /// SYNs or final ACKs that a listener dropped for lack of room, or because the driver's rules
-    /// forbid the peer.
+    /// SYNs and final ACKs for a listener that were dropped for lack of room, or because the
+    /// driver's rules or limits forbid the connection.
     listen_drops,
     /// SYN cookies sent.
     syncookies_sent,
     /// Connections opened by the ACK of a SYN cookie.
     syncookies_recv,
-    /// ACKs without a connection and without a valid SYN cookie, while cookies were outstanding.
+    /// ACKs that belong to no connection and return no valid SYN cookie, although the listener has
+    /// sent SYN cookies recently.
     syncookies_failed,
-    /// Our SYNs whose data the server acknowledged (RFC 7413).
+    /// Our SYNs whose data the server acknowledged completely (RFC 7413).
     fast_open_active,
-    /// Our SYNs whose data had to be retransmitted.
+    /// Our SYNs whose data the server did not acknowledge completely.
     fast_open_active_fails,
     /// Connections that were given to the application before the handshake was complete (RFC 7413).
     fast_open_passive,
@@ -93,9 +97,9 @@ counters! {
     spurious_timeouts,
     /// Window reductions after ECE (RFC 3168).
     ecn_reductions,
-    /// Fast retransmit episodes.
+    /// Times that a flow entered fast recovery.
     fast_retrans,
-    /// Segments marked lost after they were retransmitted.
+    /// Retransmitted segments that were marked lost again.
     lost_retransmit,
     /// Tail loss probes sent.
     loss_probes,

@@ -42,8 +42,8 @@ pub enum Origin {
     /// [`Driver::set_ip`] changes them.
     Flow(FlowId),
     /// The segment is the RST of a flow that ends. The engine never retransmits this RST, and
-    /// ignores [`TxFull`]. A driver without a free frame may keep the RST until a frame is free,
-    /// when the flow may already be gone.
+    /// ignores [`TxFull`]. A driver without a free frame may keep the RST until a frame is free.
+    /// The flow may be gone by then.
     EndingFlow(FlowId),
     /// The segment answers a segment without a connection, and has these IP fields.
     NoFlow(IpFields),
@@ -67,9 +67,9 @@ pub struct NewFlow {
 pub enum IpChange {
     /// The segments have these IP fields.
     Fields(IpFields),
-    /// If true, the flow's IPv4 packets have DF clear, so that routers may fragment them. If false,
-    /// as for a new flow, they have DF set. The engine clears DF if the path MTU is below the
-    /// smallest MTU that the engine adapts to (552 bytes, as in Linux).
+    /// If true, DF is clear in the flow's IPv4 packets, so that routers may fragment the packets.
+    /// If false, as for a new flow, DF is set. The engine demands a clear DF if the path MTU is
+    /// below the smallest MTU that the engine adapts to (552 bytes, as in Linux).
     MayFragment(bool),
 }
 
@@ -172,9 +172,10 @@ pub enum Admission {
 pub trait Driver {
     /// Sends `out`: one segment, or a burst. Returns [`TxFull`] if no frame is free.
     ///
-    /// After [`TxFull`], the engine sends the segment of a flow again once the driver has called
-    /// `resume_transmit`. The engine does not repeat an answer to a segment without a flow: to the
-    /// peer, the answer is lost as if in the network.
+    /// After [`TxFull`], the engine sends the flow's pending data and ACKs again once the driver
+    /// has called `resume_transmit`. The engine does not repeat RSTs, challenge ACKs, window and
+    /// keepalive probes, and answers to segments without a flow: for the peer, such a segment is
+    /// lost as if in the network.
     ///
     /// The fast path (the engine's code for in-order segments) inlines this function, so that the
     /// fields of `out` stay in registers. A driver keeps its uncommon cases in functions that are
@@ -186,7 +187,7 @@ pub trait Driver {
     ///
     /// `pos + payload.len()` is at most one receive window beyond `rx_read`, the application's read
     /// position. Returns true if the payload was copied. Returns false if there is no memory for
-    /// the payload, which the engine then treats as not arrived.
+    /// the payload. The engine then treats the payload as if it had not arrived.
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool;
 
     /// Reports an event of `flow` for the application. An event does not carry the flow's stream

@@ -25,8 +25,8 @@ macro_rules! refusal {
 refusal! {
     /// Reason why a listener was not created.
     ListenError {
-        /// A listener that may not share its port has the same port, and the same address or an
-        /// overlapping wildcard address.
+        /// Another listener has the same port, and its address is equal or an overlapping wildcard
+        /// address. The two listeners may not share the port.
         InUse => "there is a listener on this address and port",
         /// The largest number of listeners is reached.
         Full => "too many listeners",
@@ -42,8 +42,8 @@ refusal! {
         InUse => "a connection with this 4-tuple exists",
         /// The largest number of flows is reached.
         Full => "too many flows",
-        /// A port is zero, an address is unspecified, multicast or broadcast, or the MTU is too
-        /// small.
+        /// A port is zero, an address is unspecified, multicast or broadcast, the two addresses
+        /// have different IP versions, or the MTU of the link is too small.
         BadEndpoint => "not endpoints that can be connected",
     }
 }
@@ -59,7 +59,8 @@ refusal! {
         TxHead => "tx_head went backwards or past the limit",
         /// `tx_head` advanced after the sending direction was closed.
         TxAfterShutdown => "tx_head moved after shutdown",
-        /// The urgent data is already acknowledged, or ends beyond the limit of the send buffer.
+        /// The urgent data is already acknowledged, or its end is beyond the limit of the send
+        /// buffer.
         Urgent => "urgent data ends outside of what may be written",
         /// `rx_read` went backwards or beyond the received data.
         RxRead => "rx_read went backwards or past rx_head",

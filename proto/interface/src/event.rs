@@ -7,12 +7,13 @@ use crate::ids::ListenerId;
 /// `tx_acked` the position after the last byte that the peer acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A segment brought data, or acknowledged what the flow has sent.
+    /// A segment brought data, or acknowledged what the flow has sent. A segment that did both may
+    /// cause two events.
     Progress {
         /// True if `rx_head` has advanced: there is new data to read.
         readable: bool,
-        /// True if SND.UNA has advanced. `tx_acked` has advanced, too, and there is room to write,
-        /// unless the segment acknowledged a FIN only.
+        /// True if SND.UNA has advanced. Unless the segment acknowledged only a FIN, `tx_acked` has
+        /// advanced, too, and there is room to write.
         writable: bool,
     },
     /// An active open is complete.
@@ -20,27 +21,28 @@ pub enum Event {
     /// A passive open is complete, and the connection is in the listener's accept queue. With Fast
     /// Open (RFC 7413), the handshake may still be incomplete.
     Accepted(ListenerId),
-    /// The peer's FIN has arrived in order: end of file at `rx_head`.
+    /// The peer's FIN has arrived in order: the peer's stream ends at `rx_head`.
     PeerClosed,
     /// The peer has announced urgent data (RFC 9293 MUST-32). The value is the stream position of
     /// the last urgent byte, which may not have arrived yet. The position is at or after `rx_head`,
     /// and after the position of every earlier event of this kind.
     Urgent(u32),
-    /// The value of the last byte of urgent data. The stream contains this byte, too.
+    /// The last byte of urgent data has arrived, and has this value. The stream contains this byte,
+    /// too.
     UrgentByte(u8),
     /// Our FIN is acknowledged.
     FinAcked,
-    /// The retransmission timer has expired R1 times: negative advice about the path to the peer
-    /// (RFC 9293 §3.8.3, MUST-20). The connection continues.
+    /// The retransmission timer has expired R1 times without an answer: negative advice about the
+    /// path to the peer (RFC 9293 §3.8.3, MUST-20). The connection continues.
     NegativeAdvice,
     /// A soft error of the path (RFC 9293 MUST-47). The connection continues.
     SoftError(CloseCause),
     /// The connection is over. Received data can still be read: the flow stays in CLOSED or
-    /// TIME-WAIT until `close` or `abort`.
+    /// TIME-WAIT until the driver calls the engine's `close` or `abort`.
     Closed(CloseCause),
-    /// The flow does not exist any more. This last event of a flow follows `close` or `abort`, or
-    /// the end of a half-open flow, and does not wait for the end of TIME-WAIT. The engine does not
-    /// reuse the flow's id before its next `batch_end` has returned.
+    /// The flow does not exist any more. This last event of a flow follows a call of `close` or
+    /// `abort`, or the end of a half-open flow. The event does not wait for the end of TIME-WAIT.
+    /// The engine does not reuse the flow's id before the next call of `batch_end` has returned.
     Released,
 }
 
@@ -54,7 +56,8 @@ pub enum CloseCause {
     Finished = 1,
     /// The peer sent RST.
     Reset = 2,
-    /// The peer refused the connection by a RST during the handshake, or by ICMP port unreachable.
+    /// The peer refused the connection: a RST arrived during the handshake, or an ICMP error
+    /// reported that the port is unreachable.
     Refused = 3,
     /// The peer did not answer in time.
     TimedOut = 4,
@@ -68,12 +71,12 @@ pub enum CloseCause {
 }
 
 impl Event {
-    /// The event of a segment that brought data to read, but acknowledged no data.
+    /// The event that reports data to read, and no acknowledgment.
     pub const READABLE: Self = Self::Progress {
         readable: true,
         writable: false,
     };
-    /// The event of a segment that acknowledged data, but brought no data to read.
+    /// The event that reports an acknowledgment, and no data to read.
     pub const WRITABLE: Self = Self::Progress {
         readable: false,
         writable: true,

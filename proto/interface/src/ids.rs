@@ -18,9 +18,9 @@ macro_rules! id {
 }
 
 id!(
-    /// Index of a flow in the flow table. The engine reuses the id for another flow after
-    /// [`Event::Released`](crate::Event::Released), so a driver that keeps ids for longer must add
-    /// a generation.
+    /// Index of a flow (a TCP connection) in the flow table. The engine reuses the id for another
+    /// flow after [`Event::Released`](crate::Event::Released), so a driver that keeps ids for
+    /// longer must add a generation number.
     FlowId(u32)
 );
 id!(

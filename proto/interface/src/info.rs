@@ -34,8 +34,8 @@ pub struct FlowInfo {
     pub rto: Duration,
     /// Congestion window in bytes.
     pub cwnd: u32,
-    /// Pacing rate in bytes per second (Linux: `tcpi_pacing_rate`), or the rate that pacing would
-    /// use for a flow that is not paced. `u64::MAX` before the first RTT sample, unless BBR or
+    /// Pacing rate in bytes per second (Linux: `tcpi_pacing_rate`). If the flow is not paced, the
+    /// rate that pacing would use. `u64::MAX` before the first RTT sample, unless BBR or
     /// `pacing_rate_max` gives a rate.
     pub pacing_rate: u64,
     /// SO_MAX_PACING_RATE in bytes per second;
@@ -52,7 +52,7 @@ pub struct FlowInfo {
     pub snd_wnd: u32,
     /// Largest window that the peer has offered, in bytes.
     pub snd_wnd_max: u32,
-    /// RCV.WND: bytes from RCV.NXT to the right edge that we last advertised.
+    /// RCV.WND: bytes from RCV.NXT to the right edge of the window that we have advertised.
     pub rcv_wnd: u32,
     /// Snd.Wind.Shift: window shift of the peer.
     pub snd_wscale: u8,
@@ -64,8 +64,9 @@ pub struct FlowInfo {
     pub sack: bool,
     /// True if ECN is in use.
     pub ecn: bool,
-    /// True if the SYN carried data that was acknowledged (RFC 7413): all data of our SYN, or the
-    /// data of the peer's SYN that fitted into our receive window.
+    /// True if data of the SYN was acknowledged (RFC 7413). In an active open, true if the peer
+    /// acknowledged all data of our SYN. In a passive open, true if we took data from the peer's
+    /// SYN.
     pub syn_data: bool,
     /// True if the application has the flow although the handshake is not complete (RFC 7413).
     pub fast_open_pending: bool,
@@ -73,12 +74,12 @@ pub struct FlowInfo {
     pub flight_size: u32,
     /// Bytes after SND.UNA that the peer has SACKed.
     pub sacked: u32,
-    /// Bytes marked lost and not retransmitted.
+    /// Bytes that are marked lost and not yet retransmitted.
     pub lost: u32,
     /// Retransmitted bytes in flight.
     pub retrans_out: u32,
-    /// Degree of reordering: the largest number of segments by which a later segment overtook an
-    /// earlier segment; at least 3 (Linux: `tcpi_reordering`).
+    /// Degree of reordering (Linux: `tcpi_reordering`): the largest distance, in segments, by which
+    /// a later segment overtook an earlier segment; at least 3.
     pub reordering: u32,
     /// Number of detected reorderings of the path (Linux: `tcpi_reord_seen`).
     pub reorder_seen: u32,
@@ -107,15 +108,16 @@ pub struct FlowInfo {
     /// Delivery rate in bytes per second. Zero before the first sample, and for a congestion
     /// control that measures no rate.
     pub delivery_rate: u64,
-    /// True if the application limited `delivery_rate`, and before the first sample.
+    /// True if the application limited `delivery_rate`. Also true before the first sample.
     pub app_limited: bool,
-    /// Timeouts since SND.UNA last advanced.
+    /// Retransmission timeouts since SND.UNA last advanced.
     pub timeouts: u8,
     /// Number of times that the RTO or the persist timeout was doubled since the last RTT sample
-    /// (RFC 6298 §5). In SYN-SENT, timeouts without backoff count, too.
+    /// (RFC 6298 §5), or since the peer last opened a closed window. In SYN-SENT, timeouts without
+    /// backoff count, too.
     pub backoff: u8,
-    /// Unanswered window probes, keepalive probes and retransmission timeouts; zero unless the
-    /// persist timer runs.
+    /// While the persist timer runs, the number of window probes, keepalive probes and
+    /// retransmission timeouts without an answer. Zero if the persist timer does not run.
     pub probes: u8,
     /// Number of received DSACK blocks (RFC 2883).
     pub dsacks: u32,

@@ -23,20 +23,20 @@ impl IpOptions {
 /// Limits of a connection's receive window in bytes. Zero means that the option is not set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WindowOptions {
-    /// SO_RCVBUF, converted to payload bytes. The window has this size, without autotuning, unless
-    /// `clamp` or the engine's configuration limits the window to a smaller size.
+    /// SO_RCVBUF, converted to payload bytes. If SO_RCVBUF is set, the window is not autotuned and
+    /// has this size, but at most `clamp` and the limit of the engine's configuration.
     pub buffer: u32,
     /// TCP_WINDOW_CLAMP: upper bound of the window.
     pub clamp: u32,
     /// SO_RCVLOWAT: number of bytes that must arrive to wake the application. An autotuned window
-    /// is at least twice as large, unless `clamp` or the engine's configuration limits the window
-    /// to a smaller size.
+    /// is at least twice this number, as far as `clamp` and the limit of the engine's configuration
+    /// allow.
     pub low: u32,
 }
 
 impl WindowOptions {
     /// Returns the size of the window in bytes. `tuned` is the size that autotuning has computed.
-    /// `most` is the upper bound of the engine's configuration.
+    /// `most` is the upper bound that the engine's configuration sets.
     pub fn size(&self, tuned: u32, most: u32) -> u32 {
         let wanted = match self.buffer {
             0 => tuned.max(self.low.saturating_mul(2)),
@@ -66,7 +66,7 @@ pub enum FinWait2 {
     Configured,
     /// A time that the application set.
     For(Duration),
-    /// No time in FIN-WAIT-2: the engine resets the connection as soon as it is an orphan in this
-    /// state.
+    /// No time in FIN-WAIT-2: the engine resets an orphan as soon as the orphan enters FIN-WAIT-2,
+    /// and a connection that becomes an orphan in FIN-WAIT-2.
     Never,
 }

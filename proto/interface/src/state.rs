@@ -37,8 +37,8 @@ pub enum State {
     TimeWait = 10,
 }
 
-/// Congestion phase of the sender (Linux: `tcp_ca_state`). Losses are being repaired in `Recovery`
-/// and `Loss`.
+/// Congestion phase of the sender (Linux: `tcp_ca_state`). In the phases `Recovery` and `Loss`, the
+/// sender repairs losses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum CaState {
@@ -49,8 +49,8 @@ pub enum CaState {
     Disorder,
     /// cwnd is being reduced after ECE.
     Cwr,
-    /// Fast recovery: lost data is retransmitted. cwnd is reduced, unless the segments were only
-    /// too long for the path.
+    /// Fast recovery: lost data is retransmitted. cwnd is reduced, unless the segments were lost
+    /// only because their size exceeded the path MTU.
     Recovery,
     /// Recovery after a retransmission timeout.
     Loss,
@@ -131,7 +131,8 @@ impl State {
         Self::TimeWait,
     ];
 
-    /// Returns the state after `event`; the same state if [`TRANSITIONS`] has no entry.
+    /// Returns the state after `event`. Returns `self` if [`TRANSITIONS`] has no entry for `self`
+    /// and `event`.
     pub fn next(self, event: StateEvent) -> Self {
         TRANSITIONS
             .iter()
@@ -139,7 +140,8 @@ impl State {
             .map_or(self, |(_, _, to)| *to)
     }
 
-    /// Returns true in the synchronized states of RFC 9293 §3.3.2: ESTABLISHED to TIME-WAIT.
+    /// Returns true if the state is one of the synchronized states of RFC 9293 §3.3.2: ESTABLISHED
+    /// to TIME-WAIT.
     pub const fn is_synchronized(self) -> bool {
         !matches!(
             self,
@@ -147,14 +149,14 @@ impl State {
         )
     }
 
-    /// Returns true in the synchronized states in which the peer may still send data, because its
-    /// FIN has not arrived.
+    /// Returns true if the state is synchronized and the peer may still send data, because the
+    /// peer's FIN has not arrived.
     pub const fn receives(self) -> bool {
         matches!(self, Self::Established | Self::FinWait1 | Self::FinWait2)
     }
 
-    /// Returns true in the synchronized states in which we may still send or retransmit data,
-    /// because our FIN is not acknowledged.
+    /// Returns true if the state is synchronized and we may still send or retransmit data, because
+    /// our FIN is not acknowledged.
     pub const fn sends(self) -> bool {
         matches!(
             self,

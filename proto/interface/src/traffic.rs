@@ -1,20 +1,19 @@
 //! Counts and times of a flow's segments, for `TCP_INFO` (RFC 4898 §4: tcpEStatsPerf).
 //!
-//! A flow is a TCP connection. [`Traffic`] has the counts and times that the fast path (the
-//! engine's code for in-order segments) updates, too, so [`Traffic`] has only values that are cheap
-//! to update. The engine computes the other values of `TCP_INFO` from [`Traffic`] and from the rest
-//! of the flow's state.
+//! A flow is a TCP connection. The fast path (the engine's code for in-order segments) also updates
+//! [`Traffic`]. Therefore [`Traffic`] has only values that are cheap to update. The engine computes
+//! the other values of `TCP_INFO` from [`Traffic`] and from the rest of the flow's state.
 
 use crate::clock::{Clock, Millis};
 
-/// Counts and times of one flow. The type has no padding, so that the cache line has room for
-/// another field.
+/// Counts and times of one flow. The type has no padding, so that another field of the flow's state
+/// fits into the same cache line of 64 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, packed(4))]
 pub struct Traffic {
     /// Segments received with payload (Linux: `tcpi_data_segs_in`).
     pub data_segs_in: u32,
-    /// Segments sent with payload, with retransmissions (Linux: `tcpi_data_segs_out`).
+    /// Segments sent with payload, including retransmissions (Linux: `tcpi_data_segs_out`).
     pub data_segs_out: u32,
     /// Segments received without payload.
     empty_segs_in: u32,
@@ -24,8 +23,8 @@ pub struct Traffic {
     pub data_sent_at: Millis,
     /// Time at which payload last arrived in order.
     pub data_received_at: Millis,
-    /// Time at which an ACK last arrived. The fast path sets the time only for an ACK that advances
-    /// SND.UNA.
+    /// Time at which an ACK last arrived. On the fast path, only an ACK that advances SND.UNA sets
+    /// this time.
     pub ack_received_at: Millis,
     /// Start of the present busy time, in us modulo 2^32; zero if the flow is idle. A flow is busy
     /// while data is in flight or waits for the peer's window.
@@ -44,8 +43,8 @@ pub struct Traffic {
 const _: () = assert!(core::mem::size_of::<Traffic>() == 60);
 
 impl Traffic {
-    /// Returns the counts and times of a passive open at `now`. The peer's SYN counts, but not our
-    /// SYN,ACK, as in Linux, which has no full socket when it sends the SYN,ACK.
+    /// Returns the counts and times of a passive open at `now`. The peer's SYN counts. Our SYN,ACK
+    /// does not count, as in Linux, which has no full socket at the time of the SYN,ACK.
     pub fn after_syn(now: Millis) -> Self {
         let mut traffic = Self::default();
         traffic.establish(now);
@@ -104,7 +103,8 @@ impl Traffic {
         self.empty_segs_in = self.empty_segs_in.wrapping_add(1);
     }
 
-    /// Counts the data of a SYN, which [`Traffic::after_syn`] has counted as empty.
+    /// Counts the peer's SYN as a segment with payload. [`Traffic::after_syn`] has counted this SYN
+    /// as a segment without payload.
     pub fn on_syn_data(&mut self) {
         (self.empty_segs_in, self.data_segs_in) = (0, 1);
     }
@@ -114,7 +114,7 @@ impl Traffic {
         self.data_segs_in.wrapping_add(self.empty_segs_in)
     }
 
-    /// Returns the number of segments sent, with retransmissions (Linux: `tcpi_segs_out`).
+    /// Returns the number of segments sent, including retransmissions (Linux: `tcpi_segs_out`).
     pub const fn segs_out(&self) -> u32 {
         self.data_segs_out.wrapping_add(self.empty_segs_out)
     }
@@ -154,7 +154,7 @@ impl Traffic {
         }
     }
 
-    /// Ends the busy time, if the flow is busy, and the time in which the peer's window limits the
+    /// If the flow is busy, ends the busy time and the time in which the peer's window limits the
     /// flow. The caller has found that no data is in flight.
     #[inline(always)]
     pub fn end_busy(&mut self, clock: &Clock) {
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn bytes_acknowledged_do_not_wrap() {
         let mut traffic = Traffic::default();
-        // A SYN and 6 GiB.
+        // The peer acknowledges a SYN and 6 GiB.
         traffic.note_acked(1);
         for _ in 0..6 {
             traffic.note_acked(1 << 30);

@@ -1,6 +1,7 @@
 //! Effects of one ACK.
 
-/// Effects of one ACK, which the ACK check passes to loss detection and window growth.
+/// Effects of one ACK. The check of the ACK field passes these effects to loss detection and to the
+/// growth of cwnd.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AckEffects {
     /// Bytes by which the ACK advanced SND.UNA.
@@ -10,6 +11,7 @@ pub(crate) struct AckEffects {
     /// True if the ACK is a duplicate ACK. With SACK, a duplicate ACK must also have
     /// `newly_sacked`.
     pub duplicate: bool,
-    /// True if cwnd may grow, unless the ACK signals congestion.
+    /// True if the ACK advanced SND.UNA and cwnd was not being reduced, so that cwnd may grow. The
+    /// field has no effect if the same ACK starts a reduction of cwnd.
     pub may_grow: bool,
 }

@@ -13,14 +13,16 @@ use crate::{SlowPath, arrive::Step};
 pub const ANSWER_INTERVAL_MS: u32 = 500;
 
 /// Returns true if the answer to `segment` is rate-limited: the segment is empty, or has SYN. As in
-/// Linux, a segment with data or a FIN, but without SYN, is always answered, because the segment
-/// may be legitimate, and the ACK then resynchronizes the peer.
+/// Linux, a segment with data or a FIN, but without SYN, is always answered. This segment may be
+/// legitimate, and the answering ACK then resynchronizes the peer.
 pub fn is_rate_limited(segment: &Segment<'_>) -> bool {
     segment.len() == 0 || segment.flags.contains(TcpFlags::SYN)
 }
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Returns true if the flow may send an answer now. If so, starts a new interval.
+    /// Returns true if the flow's last answer is at least [`ANSWER_INTERVAL_MS`] ago. The caller
+    /// then sends an answer, so this function starts a new interval. Otherwise counts a drop, and
+    /// returns false.
     pub(crate) fn may_answer(&mut self) -> bool {
         let since = self.clock.ms.0.wrapping_sub(self.cold.answered_at.0);
         if since < ANSWER_INTERVAL_MS {
@@ -38,9 +40,9 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Sends a challenge ACK (RFC 5961 §3.2, §4.2, §5.2) within the limit of the flow and the
-    /// engine's limit per second (§7). The engine's limit varies randomly from second to second, so
-    /// that a peer learns nothing from it.
+    /// Sends a challenge ACK (RFC 5961 §3.2, §4.2, §5.2) if the flow's limit and the engine's limit
+    /// per second (§7) allow an answer. The engine's limit varies randomly from second to second,
+    /// so that a peer learns nothing from this limit.
     pub fn challenge_ack(&mut self) {
         if !self.may_answer() {
             return;
@@ -55,8 +57,8 @@ impl<E: Driver> SlowPath<'_, E> {
         let _ = self.send_ack();
     }
 
-    /// Drops the ACK that would complete the handshake while the listener's accept queue is full.
-    /// As in Linux (`tcp_check_req`), the SYN,ACK timer continues, and a later ACK of the peer may
+    /// If the listener's accept queue is full, drops the ACK that would complete the handshake. As
+    /// in Linux (`tcp_check_req`), the SYN,ACK timer continues, and a later ACK of the peer may
     /// complete the handshake.
     pub(crate) fn check_accept_queue(&mut self) -> Step {
         if !self.cold.accept_queue_full {

@@ -8,7 +8,7 @@ use crate::{
     open::has_invalid_wscale,
 };
 
-/// Result of one check: continue with the next check, or stop with this outcome.
+/// Result of one check: after `Ok`, the next check follows. `Err` stops the checks.
 pub(crate) type Step = Result<(), Outcome>;
 
 impl<E: Driver> SlowPath<'_, E> {
@@ -103,9 +103,9 @@ impl<E: Driver> SlowPath<'_, E> {
         })
     }
 
-    /// Reports a duplicate payload by DSACK if the segment ends at or before RCV.NXT (`stale`),
-    /// even if PAWS rejected the segment (as in Linux), because a delayed retransmission carries an
-    /// old timestamp.
+    /// If the segment ends at or before RCV.NXT (`stale`), reports its payload as a duplicate by
+    /// DSACK. As in Linux, a segment that PAWS rejected is reported, too, because a delayed
+    /// retransmission carries an old timestamp.
     fn note_duplicate_payload(&mut self, segment: &Segment<'_>, stale: bool) {
         if stale && !segment.payload.is_empty() {
             self.note_duplicate(segment.seq, segment.seq.add(segment.payload.len() as u32));
@@ -113,8 +113,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns true if the segment passes the test of §3.10.7.4, or starts at the window's right
-    /// edge (Linux: `tcp_sequence`). A peer that has filled the window, or that probes a closed
-    /// window, sends ACKs from there. No payload is accepted at the edge.
+    /// edge (Linux: `tcp_sequence`). The ACKs of a peer that has filled the window, or that probes
+    /// a closed window, start at this edge. No payload is accepted at the edge.
     fn is_acceptable(&self, segment: &Segment<'_>) -> bool {
         let (next, len) = (self.hot.rcv_nxt, segment.len());
         let ends_in_window = if len == 0 {
@@ -147,10 +147,10 @@ impl<E: Driver> SlowPath<'_, E> {
         Err(Outcome::Keep)
     }
 
-    /// Second check: RST. A RST at RCV.NXT aborts the connection, and the application gets an event
-    /// (RFC 9293 MUST-12). Any other RST in the window gets a challenge ACK (RFC 5961 §3). The
-    /// payload of a RST is ignored (SHLD-2). A half-open flow of a listener ends without an event,
-    /// because the listener stays in LISTEN (MUST-11).
+    /// Second check: RST. An exact RST (at RCV.NXT, or see below) aborts the connection, and the
+    /// application gets an event (RFC 9293 MUST-12). Any other RST in the window gets a challenge
+    /// ACK (RFC 5961 §3). The payload of a RST is ignored (SHLD-2). A half-open flow of a listener
+    /// ends without an event `Closed`, because the listener stays in LISTEN (MUST-11).
     fn check_rst(&mut self, segment: &Segment<'_>) -> Step {
         if !segment.flags.contains(TcpFlags::RST) {
             return Ok(());
@@ -280,10 +280,10 @@ impl<E: Driver> SlowPath<'_, E> {
         self.cold.unanswered_probes = 0;
     }
 
-    /// Updates SND.WND and SND.WL1. Returns true if the window changed. RCV.NXT stands for SND.WL1
-    /// unless a later segment came out of order, because every segment that the fast path took had
-    /// SEG.SEQ = RCV.NXT. Empty segments with equal numbers may be reordered, so only a larger
-    /// window or a zero window in such a segment counts (as in Linux).
+    /// Updates SND.WND and SND.WL1. Returns true if the window changed. SND.WL1 is the later of
+    /// `snd_wl1` and RCV.NXT: the fast path accepts only segments with SEG.SEQ = RCV.NXT, and does
+    /// not update `snd_wl1`. The network may reorder empty segments with equal SEG.SEQ and SEG.ACK,
+    /// so their windows count only if larger than SND.WND or zero (as in Linux).
     fn update_window(&mut self, segment: &Segment<'_>) -> bool {
         let wl1 = self.cold.snd_wl1.later_of(self.hot.rcv_nxt);
         let shift = if segment.flags.contains(TcpFlags::SYN) {
@@ -315,7 +315,7 @@ impl<E: Driver> SlowPath<'_, E> {
         changed
     }
 
-    /// Records the peer's largest window, which bounds the segment size. Without this bound, a
+    /// Records the peer's largest window, which limits the segment size. Without this limit, a
     /// receiver with a small buffer would get no segment before the persist timer expires (Linux:
     /// `tcp_bound_to_half_wnd`).
     fn note_window(&mut self, wnd: u32) {
@@ -429,8 +429,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Ends a connection that both sides have closed. Returns `outcome`, but `Keep` instead of
-    /// `Release` if the application has not closed the socket yet.
+    /// Ends a connection that both sides have closed, and returns `outcome`. If the application has
+    /// not closed the socket yet, reports the end, and returns `Keep` instead of `Release`.
     pub(crate) fn finish(&mut self, outcome: Outcome) -> Outcome {
         if self.cold.is_orphan {
             return outcome;
@@ -480,7 +480,7 @@ impl<E: Driver> SlowPath<'_, E> {
             self.begin_counts(segment);
             self.cold.ca_state = CaState::Open;
             self.driver.event(self.id, Event::Connected);
-            // If data waits for the handshake or follows at once, a data segment carries the ACK.
+            // If data waits for the handshake or follows soon, a data segment carries the ACK.
             self.hot.set(flags::ACK_OWED);
             self.hot
                 .assign(flags::ACK_NOW, !self.cold.fast_open.more_follows);

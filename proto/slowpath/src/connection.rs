@@ -29,10 +29,10 @@ use crate::{
     urgent::Urgent,
 };
 
-/// Recent values of FlightSize in bytes, from which follow the growth and the reductions of cwnd.
+/// Recent values of FlightSize in bytes. The growth and the reductions of cwnd depend on them.
 #[derive(Debug)]
 pub struct Flight {
-    /// FlightSize before the present segment moved SND.UNA.
+    /// FlightSize before the present ACK was processed.
     pub before: u32,
     /// Largest FlightSize of the present round.
     pub max: u32,
@@ -61,7 +61,8 @@ pub struct Connection {
     /// Record of the unacknowledged transmissions; `None` while none is needed (see the module
     /// `tracking`).
     pub scoreboard: Option<Box<Scoreboard>>,
-    /// True from the first sign of a loss until several round trips after the last sign.
+    /// True from the first sign of a loss until several round trips, and at least one second, after
+    /// the last sign.
     pub loss_suspected: bool,
     /// Transmission times of the data in flight, kept while there is no scoreboard.
     pub send_times: SendTimes,
@@ -71,17 +72,18 @@ pub struct Connection {
     pub ooo: Ranges,
     /// Order in which the SACK option reports the out-of-order ranges (RFC 2018 §4).
     pub sack_report: SackReport,
-    /// Number of duplicate ACKs. With SACK, only ACKs that SACK new data count. An ACK that
-    /// advances SND.UNA outside of Recovery, the end of Recovery and a timeout reset the number.
+    /// Number of duplicate ACKs. With SACK, only ACKs that SACK new data count. The number is reset
+    /// by a timeout, by the end of Recovery, and, outside of Recovery, by an ACK that advances
+    /// SND.UNA.
     pub dup_acks: u32,
-    /// SND.NXT when Recovery, Loss or CWR began. In Loss, F-RTO sets the value again at the first
-    /// ACK that advances SND.UNA.
+    /// SND.NXT at the time when Recovery, Loss or CWR began. In Loss, F-RTO sets the field to
+    /// SND.NXT again at the first ACK that advances SND.UNA.
     pub recovery_point: SeqNumber,
-    /// SND.NXT when a loss or an ECE last reduced cwnd. A retransmission timeout does not set the
-    /// value.
+    /// SND.NXT at the time when a loss or an ECE last reduced cwnd. A retransmission timeout does
+    /// not set the field. The undo of a reduction sets the field to SND.UNA.
     pub reduced_until: SeqNumber,
-    /// True if the next retransmission ignores cwnd: the first retransmission of a recovery or
-    /// after a partial ACK (RFC 6582). The transmission resets the value.
+    /// True if the next retransmission ignores cwnd, because it is the first retransmission of a
+    /// recovery or after a partial ACK (RFC 6582). This retransmission clears the field.
     pub ignore_cwnd_once: bool,
     /// Congestion state to restore if the recovery proves to be spurious.
     pub undo: Option<Undo>,
@@ -118,8 +120,8 @@ pub struct Connection {
     pub snd_una_seen: SeqNumber,
     /// Recent values of FlightSize.
     pub flight: Flight,
-    /// SND.WL1, or a lower number: the later of this number and RCV.NXT counts as SND.WL1. SND.UNA
-    /// stands for SND.WL2, because the window of an older ACK is never used.
+    /// Lower bound of SND.WL1: the later of this number and RCV.NXT is used as SND.WL1. SND.UNA is
+    /// used as SND.WL2, because the window of an older ACK is never used.
     pub snd_wl1: SeqNumber,
     /// Largest window that the peer has offered, in bytes (RFC 5961: MAX.SND.WND).
     pub snd_wnd_max: u32,
@@ -132,18 +134,19 @@ pub struct Connection {
     pub deferred: bool,
     /// Socket options.
     pub options: SocketOptions,
-    /// MSS in bytes that the link allows, or a lower limit. Our SYN announces this MSS. A new link
-    /// MTU changes the value, even after the SYN.
+    /// MSS in bytes that our SYN announces: the MSS that the MTU of the link allows, but at most
+    /// TCP_MAXSEG and `segment_max` of the configuration. A new link MTU changes the value, even
+    /// after the SYN.
     pub rmss: u16,
     /// MSS in bytes that the path MTU allows, before TCP options are subtracted.
     pub path_mss: u16,
     /// Search for a larger path MTU (RFC 4821).
     pub mtu: MtuSearch,
     /// True if the peer's largest window limits the segment size more than the path and the peer's
-    /// MSS do, so that the segment size grows with the window.
+    /// MSS do. The segment size then grows with this window.
     pub mss_bounded_by_window: bool,
-    /// MSS in bytes that the peer's SYN announced, at least 48. The default MSS (RFC 9293 MUST-15)
-    /// until the SYN arrives, or if the SYN has no MSS option.
+    /// MSS in bytes that the peer's SYN announced, at least 48. Until the SYN arrives, and if the
+    /// SYN has no MSS option, the value is the default MSS (RFC 9293 MUST-15).
     pub peer_mss: u16,
     /// True if our SYN offers window scaling. The SYN,ACK of a passive open offers window scaling
     /// only if the peer's SYN did.
@@ -155,18 +158,20 @@ pub struct Connection {
     pub cause: Option<CloseCause>,
     /// Sequence number of a FIN that arrived out of order.
     pub fin_at: Option<SeqNumber>,
-    /// Time of the next keepalive probe, or end of FIN-WAIT-2 for an orphan.
+    /// Time of the next keepalive probe. For an orphan (a connection whose socket is closed) in
+    /// FIN-WAIT-2, the time at which the connection ends.
     pub keepalive_deadline: Option<Millis>,
     /// Time at which a lowered path MTU expires (RFC 1191 §6.3), or at which an MTU search tries
     /// larger sizes again.
     pub path_deadline: Option<Millis>,
-    /// Keepalive probes, window probes and retransmission timeouts since the last segment of the
-    /// peer.
+    /// Keepalive probes, window probes and retransmission timeouts since the last acceptable
+    /// segment that the slow path handled.
     pub unanswered_probes: u8,
-    /// Time at which the retransmission timer first expired for SND.UNA. USER TIMEOUT counts from
-    /// this time.
+    /// Time at which the retransmission timer first expired since SND.UNA last advanced. USER
+    /// TIMEOUT counts from this time.
     pub retrans_since: Option<Millis>,
-    /// Time at which the closed window was first probed. USER TIMEOUT counts from this time.
+    /// Time of the first probe since the peer closed its window. USER TIMEOUT counts from this
+    /// time.
     pub persist_since: Option<Millis>,
     /// Time of the last rate-limited answer (RFC 5961 §7): a challenge ACK, the ACK of an
     /// unacceptable segment, or the answer to a repeated SYN.
@@ -178,13 +183,13 @@ pub struct Connection {
     /// Time at which the slow path last took an acceptable segment, or at which the flow was
     /// created.
     pub last_arrival: Millis,
-    /// Time of the last segment, with more bits than in the hot state. This time determines whether
-    /// TS.Recent has expired.
+    /// Approximate arrival time of the last segment, with more bits than `hot.last_arrival`. This
+    /// time determines whether TS.Recent has expired.
     pub ts_recent_age: TsRecentAge,
     /// Record of the application's reads.
     pub reads: Reads,
-    /// Range that arrived twice. The next pure ACK, or a retransmission with enough room before it,
-    /// reports the range (DSACK, RFC 2883).
+    /// Range that arrived twice, until a DSACK (RFC 2883) has reported the range. The next pure ACK
+    /// carries the DSACK, or an earlier retransmission that has enough room.
     pub dsack: Option<(SeqNumber, SeqNumber)>,
     /// Entry in the timer wheel.
     pub timer: tidelane_time::TimerHandle,
@@ -192,7 +197,8 @@ pub struct Connection {
     pub retrans: Retransmitted,
     /// Windowed minimum of the RTT.
     pub rtt_min: RttMin,
-    /// Last soft ICMP error, reported as the cause if the connection then times out.
+    /// Last soft ICMP error since SND.UNA last advanced. If the connection times out, this error is
+    /// reported as the cause.
     pub soft_error: Option<CloseCause>,
 }
 

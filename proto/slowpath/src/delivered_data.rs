@@ -7,15 +7,16 @@ use tidelane_wire::SeqNumber;
 pub struct DeliveredData {
     /// Newly delivered bytes.
     pub bytes: u32,
-    /// RTT in us of the last newly delivered segment that was sent only once, at an exactly known
-    /// time.
+    /// RTT in us of a newly delivered segment that was sent only once, at an exactly known time. If
+    /// there are several of these segments, the RTT of the segment that was added last.
     pub rtt_us: Option<u32>,
-    /// Latest transmission time among the newly delivered segments, in us modulo 2^32.
+    /// Most recent transmission time of the newly delivered segments, in us modulo 2^32. A
+    /// retransmission does not count if its original transmission seems to have arrived.
     pub sent_us: Option<u32>,
-    /// Lowest start of a segment whose original transmission arrived after later data: the path
+    /// Lowest start of a range whose original transmission arrived after later data: the path
     /// reorders (RFC 8985 §6.2 step 3).
     pub reordered_from: Option<SeqNumber>,
-    /// Lowest end of a newly delivered segment that was sent only once.
+    /// Lowest end of a newly delivered range that was sent only once.
     pub original_end: Option<SeqNumber>,
     /// True if some of the newly delivered data was retransmitted.
     pub retransmitted: bool,
@@ -56,7 +57,7 @@ impl DeliveredData {
     }
 }
 
-/// Returns true if time `a` is before time `b`, both in us modulo 2^32.
+/// Returns true if time `a` is before time `b`. Both times are in us modulo 2^32.
 pub(crate) const fn earlier(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }

@@ -2,8 +2,9 @@
 //! control such as BBR.
 //!
 //! Each transmission records the number of bytes delivered so far. When its ACK arrives, the rate
-//! is the number of bytes delivered in between, divided by the send interval or the ACK interval,
-//! whichever is longer. Neither send bursts nor ACK compression can therefore inflate the rate.
+//! is the number of bytes delivered since the transmission, divided by the longer of two intervals:
+//! the send interval and the ACK interval. Neither send bursts nor ACK compression can therefore
+//! inflate the rate.
 
 use std::collections::VecDeque;
 
@@ -38,8 +39,8 @@ struct Transmission {
 pub struct Sampler {
     /// C.delivered: bytes delivered so far.
     delivered: u64,
-    /// C.delivered_time: time of the last delivery, or of a later transmission that began while
-    /// nothing was in flight.
+    /// C.delivered_time: time of the last delivery, or of a later transmission that took place
+    /// while nothing was in flight.
     delivered_us: u32,
     /// C.first_sent_time: transmission time of the segment that gave the last sample, or of a later
     /// segment that was sent while nothing was in flight.
@@ -82,8 +83,8 @@ impl Sampler {
     }
 
     /// Counts `bytes` that an ACK newly delivered, and returns the sample of that ACK (§3.3).
-    /// `sent_us` is the latest transmission time of these bytes. Returns `None` if there is no
-    /// record of a transmission at `sent_us`.
+    /// `sent_us` is the most recent transmission time of these bytes. Returns `None` if `sent_us`
+    /// is `None`, or if there is no record of a transmission at `sent_us`.
     fn on_delivered(&mut self, now_us: u32, bytes: u32, sent_us: Option<u32>) -> Option<Interval> {
         self.delivered += u64::from(bytes);
         self.delivered_us = now_us;
@@ -104,8 +105,8 @@ impl Sampler {
         })
     }
 
-    /// Stores `sample` for `tcp_info`, unless it is app-limited and slower than the stored sample
-    /// (as in Linux).
+    /// Stores `sample` for `tcp_info`. As in Linux, an app-limited sample replaces the stored
+    /// sample only if it is not slower.
     fn record_for_tcp_info(&mut self, sample: Interval) {
         let faster = |last: &Interval| {
             let (new, old) = (u128::from(sample.bytes), u128::from(last.bytes));
@@ -116,7 +117,7 @@ impl Sampler {
         }
     }
 
-    /// Returns the delivery rate in bytes per second, and true if the application limited this
+    /// Returns the delivery rate in bytes per second, and whether the application limited this
     /// rate. Returns zero and true before the first sample.
     pub fn rate(&self) -> (u64, bool) {
         let Some(shown) = self.shown else {
@@ -129,8 +130,8 @@ impl Sampler {
         )
     }
 
-    /// Returns the record of the transmission at `sent_us`. Drops the records of earlier
-    /// transmissions.
+    /// Returns the record of the transmission at `sent_us`, or `None` if there is no record. Drops
+    /// the records of earlier transmissions.
     fn take_transmission(&mut self, sent_us: u32) -> Option<Transmission> {
         let before = |s: &Transmission| (s.sent_us.wrapping_sub(sent_us) as i32) < 0;
         while self.transmissions.front().is_some_and(before) {
@@ -162,8 +163,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Marks the flow as app-limited if no data waits to be sent or retransmitted and cwnd has room
-    /// (§3.4).
+    /// Marks the flow as app-limited if cwnd has room, and no data waits to be sent or
+    /// retransmitted (§3.4).
     pub(crate) fn note_app_limit(&mut self) {
         if !self.uses_delivery_rate() {
             return;
@@ -260,7 +261,10 @@ mod tests {
         assert!(first.is_some_and(|i| !i.app_limited));
         let second = sampler.on_delivered(110, 600, Some(10));
         assert!(second.is_some_and(|i| i.app_limited));
-        assert_eq!(sampler.app_limited, 0, "the period is over");
+        assert_eq!(
+            sampler.app_limited, 0,
+            "the app-limited period has not ended"
+        );
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns the ECN bits of our SYN or SYN,ACK (RFC 3168 §6.1.1). A retransmitted SYN does not
-    /// request ECN, in case a middlebox drops SYNs that do (§6.1.1.1).
+    /// request ECN, because a middlebox may drop SYNs that request ECN (§6.1.1.1).
     pub(crate) fn syn_ecn(&self) -> TcpFlags {
         let asks = self.asks_for_ecn();
         match self.hot.state {
@@ -75,8 +75,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
         if segment.flags.contains(TcpFlags::CWR) {
             self.hot.clear(flags::ECE);
-            // The sender has reduced its window, perhaps to a single segment, and then waits for
-            // this ACK.
+            // The sender has reduced its window. If the window is a single segment, the sender
+            // waits for the ACK of this segment.
             self.hot.set(flags::ACK_NOW | flags::ACK_OWED);
         }
         if marked && !self.hot.has(flags::ECE) {
@@ -136,7 +136,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.counters.ecn_reductions += 1;
     }
 
-    /// Schedules CWR for the next new data segment.
+    /// Schedules CWR for the next segment with new data, if ECN is in use.
     pub(crate) fn queue_cwr(&mut self) {
         if self.hot.has(flags::ECN) {
             self.cold.ecn.cwr_queued = TcpFlags::CWR;

@@ -64,8 +64,8 @@ pub struct FastOpenAnswer {
     pub syn_data_lost: bool,
 }
 
-/// Returns the number of data bytes that fit into a SYN to `peer`. `mss` is the last MSS that the
-/// peer announced, or `None` if no MSS of the peer is known.
+/// Returns the number of data bytes that fit into a SYN to `peer`. `mss` is the MSS that the peer
+/// announced most recently, or `None` if no MSS of the peer is known.
 pub fn syn_room(
     config: &EngineConfig,
     peer: IpAddress,
@@ -103,7 +103,8 @@ impl<E: Driver> SlowPath<'_, E> {
             && !self.cold.fast_open.accepted_early
     }
 
-    /// Returns the bytes of data for the SYN that is sent now. Only the first SYN carries data.
+    /// Returns the number of data bytes for the SYN that is sent now. Only the first SYN carries
+    /// data.
     pub(crate) fn syn_data_len(&self) -> u32 {
         let first = self.hot.state == State::SynSent && self.hot.snd_nxt == self.hot.iss;
         if !first {
@@ -174,9 +175,10 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Handles the first acknowledgment of our SYN, which may also acknowledge data of the SYN.
-    /// Moves SND.NXT back to the first unacknowledged byte, and retransmits the data from there at
-    /// once (RFC 7413 §4.2.2, client). Stores the server's answer for the cookie cache.
+    /// Handles the first acknowledgment of our SYN. The acknowledgment may cover data of the SYN,
+    /// too. Moves SND.NXT back to the first unacknowledged byte, and retransmits the data from
+    /// there without delay (RFC 7413 §4.2.2, client). If our SYN offered Fast Open, stores the
+    /// server's answer for the cookie cache.
     pub(crate) fn on_syn_data_acked(&mut self, syn_ack: &Segment<'_>) {
         let first = self.hot.iss.add(1);
         let data = self.hot.snd_nxt.after(first);
@@ -212,9 +214,9 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Retransmits the data of the SYN from SND.NXT up to `end`, as far as the peer's window and
-    /// cwnd allow. A small last segment does not count for Nagle's algorithm. The scoreboard marks
-    /// the data as retransmitted, so that the data gives no RTT sample (Karn) and counts in
-    /// `tcpi_retrans` (as in Linux).
+    /// cwnd allow. A small last segment does not count for Nagle's algorithm. The scoreboard (the
+    /// record of unacknowledged transmissions) marks the data as retransmitted, so that the data
+    /// gives no RTT sample (Karn) and counts in `tcpi_retrans` (as in Linux).
     fn retransmit_syn_data(&mut self, end: SeqNumber) {
         let window = self.hot.snd_wnd.min(self.hot.cwnd);
         if self.hot.snd_nxt.before(end) {

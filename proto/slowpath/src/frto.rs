@@ -14,11 +14,11 @@ use crate::{SlowPath, ack_effects::AckEffects};
 pub enum Frto {
     /// F-RTO is not in use: the recovery is conventional.
     Off,
-    /// Step 2: the first segment was retransmitted.
+    /// Step 2: the first segment was retransmitted, and the sender waits for an ACK.
     Waiting,
     /// Step 2.b: new data is sent next, instead of further retransmissions.
     SendNew,
-    /// Step 3: new data was sent.
+    /// Step 3: new data was sent, and the sender waits for an ACK.
     Probing,
 }
 
@@ -58,8 +58,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Undoes a spurious timeout: restores cwnd and ssthresh, and counts data marked lost as in
-    /// flight again.
+    /// Undoes a spurious timeout: restores cwnd and ssthresh, and marks all lost data as in flight
+    /// again. Without a saved congestion state, only ends F-RTO.
     fn undo_timeout(&mut self) {
         self.cold.frto = Frto::Off;
         if !self.undo_reduction() {

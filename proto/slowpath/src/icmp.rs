@@ -1,5 +1,5 @@
-//! ICMP errors, which are checked against the flow (the connection) that they quote, and changes of
-//! the path MTU.
+//! Handles ICMP errors and changes of the path MTU. An ICMP error quotes a segment, and is checked
+//! against the flow (the connection) of this segment.
 
 use tidelane_flow::{Clock, CloseCause, Driver, Event, IpChange, State};
 use tidelane_time::Duration;
@@ -9,13 +9,13 @@ use crate::{Connection, Outcome, PathMtu, SlowPath, ip_sizes::ip_sizes, rmss::rm
 
 /// Time in ms after which a lowered path MTU expires (RFC 1191 §6.3: ten minutes, at least five).
 const PATH_MTU_AGE_MS: u32 = 600_000;
-/// MTUs of common links, for ICMP errors without an MTU (RFC 1191 §7.1).
+/// Plateaus: MTUs of common links, for ICMP errors without an MTU (RFC 1191 §7.1).
 const PLATEAUS: [u16; 9] = [
     65_535, 32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 552,
 ];
 
-/// Returns the next lower plateau, the MTU to try after a packet of `mtu` bytes was too long; zero
-/// if there is none.
+/// Returns the next lower plateau, the MTU to try after a packet of `mtu` bytes was too long.
+/// Returns zero if there is no lower plateau.
 fn plateau_below(mtu: u16) -> u16 {
     PLATEAUS
         .into_iter()
@@ -27,12 +27,13 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Handles an ICMP error that quotes this flow (RFC 9293 §3.9.2.2). The quoted sequence number
     /// must be outstanding (RFC 5927 §4.1); otherwise the error is forged or too late to matter.
     ///
-    /// Fragmentation Needed lowers the path MTU. Any other error ends a connection in SYN-SENT, and
-    /// a passive open in SYN-RECEIVED if the error shows that the peer is unreachable. In all other
-    /// cases the error is soft (RFC 9293 MUST-54, MUST-56): the application may read the error,
-    /// which becomes the cause if the connection then times out. Against RFC 9293 SHLD-26, codes 2
-    /// to 4 of type 3 do not abort an established connection, because an attacker could otherwise
-    /// end it by guessing 32 bits (RFC 5927 §5.2).
+    /// Fragmentation Needed lowers the path MTU. Any other error ends a connection in SYN-SENT. If
+    /// the error shows that the peer is unreachable, the error also ends a passive open in
+    /// SYN-RECEIVED. In all other cases the error is soft (RFC 9293 MUST-54, MUST-56): the
+    /// application may read the error. If the connection then times out, the error becomes the
+    /// cause. Against RFC 9293 SHLD-26, codes 2 to 4 of type 3 do not abort an established
+    /// connection. Otherwise an attacker could end the connection by guessing 32 bits (RFC 5927
+    /// §5.2).
     pub fn icmp_error(&mut self, error: &IcmpError) -> Outcome {
         // With Fast Open, SND.UNA is beyond an unacknowledged SYN,ACK.
         let oldest = match self.is_fast_open_pending() {
@@ -75,8 +76,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Lowers the path MTU to `mtu`, or to the next lower plateau if `mtu` is zero, and retransmits
-    /// the flight in smaller segments (RFC 1191 §6.4, RFC 8201 §5.4).
+    /// Lowers the path MTU to `mtu`, or to the next lower plateau if `mtu` is zero. Then
+    /// retransmits the data in flight in smaller segments (RFC 1191 §6.4, RFC 8201 §5.4).
     fn lower_path_mtu(&mut self, mtu: u16) {
         let sizes = ip_sizes(self.hot.key.peer.addr);
         // The peer's MSS is unknown in SYN-SENT.
@@ -155,8 +156,8 @@ impl<E: Driver> SlowPath<'_, E> {
 }
 
 impl Connection {
-    /// Starts from the path MTU that an earlier connection has found (RFC 1191 §6.2), until that
-    /// value expires.
+    /// Applies the path MTU that an earlier connection has found (RFC 1191 §6.2), until this value
+    /// expires. Does nothing if this value is not below the present `path_mss`.
     pub fn apply_path_mtu(&mut self, clock: &Clock, path: &PathMtu) {
         if path.mss >= self.path_mss {
             return;
@@ -170,7 +171,7 @@ impl Connection {
     }
 }
 
-/// Returns the error for the application (Linux: `icmp_err_convert`).
+/// Returns the cause that reports an ICMP error to the application (Linux: `icmp_err_convert`).
 fn cause_of(kind: IcmpErrorKind) -> CloseCause {
     match kind {
         IcmpErrorKind::PortUnreachable => CloseCause::Refused,

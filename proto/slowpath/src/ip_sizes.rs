@@ -2,7 +2,7 @@
 
 use tidelane_wire::IpAddress;
 
-/// Sizes for one IP version, in bytes, from which follow the segment sizes of a flow (connection).
+/// Sizes for one IP version, in bytes. The segment sizes of a flow (connection) depend on them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpSizes {
     /// IP and TCP headers without options.

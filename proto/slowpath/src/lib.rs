@@ -104,9 +104,9 @@ pub struct SlowPath<'a, E> {
 }
 
 impl<E: tidelane_flow::Driver> SlowPath<'_, E> {
-    /// Recomputes the flags that the fast path checks. FAST_RECEIVE allows the fast path to handle
-    /// arriving segments, and FAST_SEND allows the fast path to send new data. SLOW_DEADLINE tells
-    /// that the slow path has a deadline of its own.
+    /// Recomputes the flags that the fast path and the engine check. FAST_RECEIVE allows the fast
+    /// path to handle arriving segments, and FAST_SEND allows the fast path to send new data.
+    /// SLOW_DEADLINE is set if the slow path has a keepalive, FIN-WAIT-2 or path MTU deadline.
     pub fn update_fast_path(&mut self) {
         // The fast path handles neither the persist timer nor a backed-off RTO.
         let eligible = self.config.fast_path
@@ -122,7 +122,7 @@ impl<E: tidelane_flow::Driver> SlowPath<'_, E> {
             && self.cold.fin_at.is_none()
             && !self.cold.snd_wl1.after(self.hot.rcv_nxt)
             && !self.cold.mss_bounded_by_window
-            // DCTCP counts all acknowledged bytes, with or without ECE (RFC 8257 §3.3).
+            // DCTCP must count the bytes of every ACK, with or without ECE (RFC 8257 §3.3).
             && !self.is_dctcp();
         self.hot
             .assign(flags::FAST_RECEIVE, receive && !self.cold.is_orphan);
@@ -137,9 +137,10 @@ impl<E: tidelane_flow::Driver> SlowPath<'_, E> {
         self.hot.assign(flags::SLOW_DEADLINE, deadline.is_some());
     }
 
-    /// Moves the flow to CLOSED. Reports the cause to the application (RFC 9293 MUST-12), unless a
-    /// cause was reported before or the application has closed the socket. The engine frees the
-    /// flow once the application has closed the socket.
+    /// Moves the flow to CLOSED. If the application has closed the socket, the engine then frees
+    /// the flow. Otherwise the application gets an event with the cause (RFC 9293 MUST-12), except
+    /// if an earlier event has reported a cause. Without a close, the engine keeps the flow until
+    /// the application closes the socket.
     pub fn end(&mut self, cause: tidelane_flow::CloseCause) -> Outcome {
         self.hot.state = State::Closed;
         self.hot.clear(

@@ -1,11 +1,12 @@
 //! Packetization layer path MTU discovery (RFC 4821): a search for the path MTU that needs no ICMP
 //! errors.
 //!
-//! A search has two bounds: the largest size known to arrive, which is the size of all segments
-//! except probes, and the largest size worth a probe. A probe is one segment whose size is halfway
-//! between the bounds. The ACK of the probe raises the lower bound. The loss of the probe lowers
-//! the upper bound, and is no congestion signal if no other data is lost. By default, a search
-//! begins when several consecutive timeouts suggest a path MTU black hole.
+//! A search has two bounds. The lower bound is the largest segment size that is known to arrive.
+//! All segments except probes have at most this size. The upper bound is the largest size that is
+//! worth a probe. A probe is one segment whose size is halfway between the bounds. The ACK of the
+//! probe raises the lower bound. The loss of the probe lowers the upper bound, and is no congestion
+//! signal if no other data is lost. By default, a search begins when several consecutive timeouts
+//! suggest a path MTU black hole: a link that drops large packets without an ICMP error.
 
 use tidelane_flow::{CaState, Driver, MtuProbing, TxFull, flags};
 use tidelane_wire::{SeqNumber, TcpFlags};
@@ -22,7 +23,7 @@ const BASE_MSS: u16 = 1024;
 const PROBE_THRESHOLD: u16 = 8;
 /// Least congestion window for a probe, in segments.
 const WINDOW_MIN: u32 = 11;
-/// Number of segments that must follow a probe, so that SACK shows the loss of the probe.
+/// Number of segments that must follow a probe, so that their ACKs show the loss of the probe.
 const FOLLOWERS: u32 = 4;
 /// Time in ms after which a search tries larger sizes again (RFC 1191 §6.3: ten minutes).
 const SEARCH_AGAIN_MS: u32 = 600_000;
@@ -130,8 +131,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.cold.path_deadline = Some(self.clock.ms.plus(SEARCH_AGAIN_MS));
     }
 
-    /// Raises the upper bound again after ten minutes, as the path may have changed. Returns false
-    /// if there is no search.
+    /// Raises the upper bound again after ten minutes, because the path may have changed. Returns
+    /// false if there is no search.
     pub(crate) fn search_again(&mut self) -> bool {
         if !self.cold.mtu.active {
             return false;
@@ -174,8 +175,8 @@ impl<E: Driver> SlowPath<'_, E> {
         Ok(())
     }
 
-    /// Returns true if the flow may send a probe: no data is missing, the peer's MSS allows
-    /// segments of the lower bound, and neither a small window nor pacing limits the flow.
+    /// Returns true if the flow may send a probe: no data is missing, the lower bound does not
+    /// exceed the peer's MSS, and neither a small window nor pacing limits the flow.
     fn may_probe(&self) -> bool {
         let scoreboard = self.cold.scoreboard.as_ref();
         self.cold.ca_state == CaState::Open
@@ -187,9 +188,9 @@ impl<E: Driver> SlowPath<'_, E> {
             && !self.is_held_back()
     }
 
-    /// Returns true if there is enough unsent data, and room in SND.WND, for a probe of `len` bytes
-    /// and the segments that must follow the probe. cwnd must be at least [`WINDOW_MIN`] segments,
-    /// and must have room for the probe.
+    /// Returns true if the unsent data and the room in SND.WND suffice for a probe of `len` bytes
+    /// and the segments that must follow the probe. In addition, cwnd must be at least
+    /// [`WINDOW_MIN`] segments, and must have room for the probe.
     fn has_room_for_probe(&self, len: u32) -> bool {
         let mss = u32::from(self.hot.mss);
         let needed = len + FOLLOWERS * mss;
@@ -229,9 +230,10 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Handles the loss of `lost` bytes. A probe that begins at SND.UNA then counts as lost, and
-    /// lowers the upper bound of the search. Returns true if nothing but the probe was lost: its
-    /// data is then retransmitted in smaller segments, and cwnd does not change (RFC 4821 §7.6.2).
+    /// Handles the loss of `lost` bytes. If a probe begins at SND.UNA, the probe counts as lost,
+    /// and lowers the upper bound of the search. Returns true if nothing but the probe was lost.
+    /// The data of the probe is then retransmitted in smaller segments, and cwnd does not change
+    /// (RFC 4821 §7.6.2).
     pub(crate) fn on_probe_loss(&mut self, lost: u32) -> bool {
         let first = |probe: &Probe| probe.start == self.hot.snd_una;
         let Some(probe) = self.cold.mtu.probe.filter(first) else {

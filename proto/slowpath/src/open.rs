@@ -26,16 +26,16 @@ use crate::{
     urgent::Urgent,
 };
 
-/// Least MSS of a peer, as in Linux. A lower MSS in a SYN counts as this MSS, which bounds the cost
+/// Least MSS of a peer, as in Linux. A lower MSS in a SYN counts as this MSS, which limits the cost
 /// of tiny segments.
 const MSS_MIN: u16 = 48;
-/// Largest window in bytes that a single segment may fill. Half of a larger window bounds the
-/// segment size.
+/// Largest window of the peer, in bytes, that a single segment may fill. If the window is larger, a
+/// segment may fill at most half of the window.
 const SMALL_WINDOW: u32 = 536;
 /// Length of the timestamps option with padding, in bytes.
 const TIMESTAMPS_LEN: u16 = 12;
 
-/// The largest Rcv.Wind.Shift (RFC 7323 §2.3).
+/// The largest window shift, ours and the peer's (RFC 7323 §2.3).
 const WSCALE_MAX: u8 = 14;
 
 /// Returns true if the SYN announces a window shift above 14 (RFC 7323 §2.3).
@@ -51,15 +51,16 @@ pub fn initial_window(config: &EngineConfig, rmss: u16, options: &SocketOptions)
     let least = 2 * u32::from(rmss);
     let tuned = config.rx_window_initial.max(least);
     let quota = options.window.size(tuned, config.rx_window_max);
-    // A window that the application set is offered in whole segments, as in Linux.
+    // If the application set the window, and the window has more than two segments, offer whole
+    // segments, as in Linux.
     match quota % u32::from(rmss) {
         rest if quota > least && !options.window.is_tuned() => quota - rest,
         _ => quota,
     }
 }
 
-/// Returns Rcv.Wind.Shift: the least shift with which the largest window fits into the field (RFC
-/// 7323 §2.3).
+/// Returns Rcv.Wind.Shift: the least shift, up to 14, with which the largest window that the
+/// options allow fits into the 16-bit window field (RFC 7323 §2.3).
 pub fn window_scale(config: &EngineConfig, options: &SocketOptions) -> u8 {
     let largest = options.window.size_max(config.rx_window_max);
     (32 - (largest >> 16).leading_zeros()).min(WSCALE_MAX.into()) as u8
@@ -219,9 +220,9 @@ impl Connection {
     }
 
     /// Recomputes Eff.snd.MSS (RFC 9293 §3.7.1, MUST-16): the lesser of the peer's MSS and the MSS
-    /// of the path, minus the options of each segment. A further bound is half of the peer's
-    /// largest window, or the whole window up to 536 bytes, so that a receiver with a small buffer
-    /// can always take a segment.
+    /// of the path, minus the options of each segment. The peer's largest window is a further
+    /// limit, so that a receiver with a small buffer can always take a segment: a segment has at
+    /// most half of this window, or the whole window if the window has at most 536 bytes.
     pub fn refresh_mss(&mut self, config: &EngineConfig, hot: &mut FlowState) {
         let options = if hot.has(flags::TIMESTAMPS) {
             TIMESTAMPS_LEN

@@ -1,4 +1,7 @@
-//! Segments that the slow path sends: SYN, pure ACKs, new data, retransmissions, FIN, RST.
+//! Segments that the slow path sends: SYN, pure ACKs, new data, retransmissions, FIN, RST. The slow
+//! path is the TCP engine's code for everything that the fast path does not handle. The fast path
+//! is the code for in-order segments and new data of established flows (connections) without
+//! losses.
 
 use tidelane_flow::{Driver, Origin, SegmentOut, State, TxFull, flags};
 use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
@@ -6,8 +9,8 @@ use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
 use crate::{SlowPath, frto::Frto, sack_blocks::WithSackBlocks};
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Sends a pure ACK, with SACK blocks if there is out-of-order data (RFC 2018 §4) or a
-    /// duplicate to report (RFC 2883 §4).
+    /// Sends a pure ACK. If SACK is in use, SACK blocks report the out-of-order data (RFC 2018 §4)
+    /// and a duplicate that was not reported yet (RFC 2883 §4).
     pub fn send_ack(&mut self) -> Result<(), TxFull> {
         let seq = self.hot.snd_nxt;
         let mut out = self
@@ -54,7 +57,8 @@ impl<E: Driver> SlowPath<'_, E> {
             options.set_fast_open(option);
         }
         let data_len = self.syn_data_len();
-        // Unread data of the peer's SYN reduces the window.
+        // Data of the peer's SYN (Fast Open) reduces the window until the application reads the
+        // data.
         let unread = self.hot.rx_head().wrapping_sub(self.hot.rx_read);
         let quota = self.hot.rcv_wnd_limit.saturating_sub(unread);
         let wnd = quota.min(0xffff);
@@ -193,14 +197,14 @@ impl<E: Driver> SlowPath<'_, E> {
 
     /// Sends all segments that may be sent: first retransmissions, then new data, then a FIN.
     ///
-    /// `send_new` is the fast path's function that sends new data. The crates of the two paths must
-    /// not depend on each other, so the function is an argument.
+    /// `send_new` is the fast path's function that sends new data, and returns the number of sent
+    /// segments. The crates of the two paths must not depend on each other, so the function is an
+    /// argument.
     pub fn output(
         &mut self,
         send_new: impl Fn(&mut SlowPath<'_, WithSackBlocks<'_, E>>) -> Result<u32, TxFull>,
     ) -> Result<(), TxFull> {
-        // Send the first SYN or SYN,ACK if it has waited for data (RFC 7413) or for a free transmit
-        // frame.
+        // Send the first SYN or SYN,ACK if it has waited for data (RFC 7413) or for a free frame.
         let opening = matches!(self.hot.state, State::SynSent | State::SynReceived);
         if opening && self.hot.snd_nxt == self.hot.iss && !self.is_syn_held() {
             self.send_syn()?;
@@ -210,7 +214,8 @@ impl<E: Driver> SlowPath<'_, E> {
             self.hot.clear(flags::SEND_WANTED);
             return Ok(());
         }
-        // F-RTO sends new data before retransmissions. Without new data, F-RTO ends.
+        // In the step `SendNew`, F-RTO (RFC 5682, a test for spurious timeouts) sends new data
+        // before retransmissions. If no new data is sent, F-RTO ends.
         if self.cold.frto != Frto::SendNew {
             self.send_retransmissions()?;
         }
@@ -240,13 +245,13 @@ impl<E: Driver> SlowPath<'_, E> {
         }
         self.charge_pacing_and_prr(self.hot.snd_nxt.distance_from(from));
         let persisted = self.hot.has(flags::PERSIST);
-        // `send_new` starts the timer without some rules of `arm_rto`, such as backoff, the least
-        // RTO of a flow without an RTT sample, and the shorter PTO of a flow with suspected losses.
+        // `send_new` does not apply some rules of `arm_rto` when it starts the timer: backoff, the
+        // least RTO without an RTT sample, and the shorter PTO of a flow with suspected losses.
         let slow = self.cold.loss_suspected || self.cold.backoff > 0 || self.hot.srtt == 0;
         if (slow && !timed || persisted) && self.hot.snd_nxt != from {
-            // Start the timer again, except a retransmission timer that was running before. A probe
-            // timer restarts with each transmission (RFC 8985 §7.2). A persist timer gives way to
-            // the retransmission timer, because data is in flight.
+            // Start the timer again. A retransmission timer that was running before `send_new` is
+            // not restarted. A probe timer restarts with each transmission (RFC 8985 §7.2). A
+            // persist timer gives way to the retransmission timer, because data is in flight.
             self.arm_rto();
         }
         sent?;
@@ -293,11 +298,12 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Reduces cwnd towards the initial window after the flow was idle for more than an RTO (RFC
-    /// 5681 §4.1). A congestion control that uses delivery rates (BBR) keeps its cwnd.
+    /// Reduces cwnd towards the initial window if the flow is about to send new data after it was
+    /// idle for more than an RTO (RFC 5681 §4.1). A congestion control that uses delivery rates
+    /// (BBR) keeps its cwnd.
     fn idle_restart(&mut self) {
         use tidelane_cc::CongestionControl;
-        // `rtt_stamp` is the transmission time of a segment of the last flight.
+        // `rtt_stamp` is the transmission time of a segment of the most recent flight.
         let since = self.clock.us().wrapping_sub(self.hot.rtt_stamp) / 1000;
         let idle = self.hot.flight_size() == 0
             && self.hot.tx_end != self.hot.snd_nxt
@@ -312,8 +318,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Schedules a window update if the application's reads let the right edge of the receive
-    /// window move far enough: see `FlowState::window_update_due`.
+    /// If the reads of the application permit the right edge of the receive window to move far
+    /// enough (see `FlowState::window_update_due`), schedules an ACK that updates the window.
     pub fn schedule_window_update(&mut self) {
         let opens = self.hot.update_window_edge_moves();
         if self.hot.window_update_due(opens) && self.hot.state.receives() {

@@ -1,8 +1,10 @@
 //! Pacing: the segments of a flow (connection) are sent at a rate instead of in bursts of a window.
 //!
-//! A flow is paced if its congestion control has a rate (BBR) or if the application bounded the
-//! rate (SO_MAX_PACING_RATE), as in Linux without the fq qdisc. Only the slow path sends the data
-//! of a paced flow, so flows without pacing have no cost.
+//! A flow is paced if its congestion control has a rate (BBR) or if the application has set a
+//! largest rate (SO_MAX_PACING_RATE). Linux without the fq qdisc paces the same flows. The data of
+//! a paced flow is sent only by the slow path (the TCP engine's code for all uncommon cases). The
+//! fast path, the code for the common cases, has no pacing, so pacing costs nothing on flows that
+//! are not paced.
 
 use tidelane_cc::{CongestionControl, Controller};
 use tidelane_flow::{Clock, Driver, FlowState, Millis, PACING_RATE_UNLIMITED, flags};
@@ -13,7 +15,7 @@ use crate::{SlowPath, delivery_rate::Sampler};
 /// Time that one burst takes at the pacing rate: one tick of the timer. If the timer is late, the
 /// burst may be up to twice as large.
 const BURST: Duration = Duration::from_millis(1);
-/// Least burst in segments, at any rate.
+/// Least length of a burst in segments, even if the rate is low.
 const BURST_SEGMENTS: u32 = 2;
 /// Number of segments that a new connection sends without pacing: the initial window (as in Linux).
 const UNPACED_SEGMENTS: u32 = 10;
@@ -29,7 +31,8 @@ const AVOIDANCE_PERCENT: u64 = 120;
 pub struct Pacing {
     /// Time at which the pacing rate allows the next transmission.
     free_at: Instant,
-    /// True once the unpaced segments of the connection's start have been sent.
+    /// True once the first [`UNPACED_SEGMENTS`] segments of the connection, which are not paced,
+    /// have been sent.
     initial_burst_sent: bool,
     /// Time at which the flow may continue to send; `None` unless pacing holds data back.
     pub deadline: Option<Millis>,
@@ -48,8 +51,8 @@ impl Pacing {
         }
     }
 
-    /// Returns the bytes that may be sent at `rate` bytes per second: none before `free_at`, and at
-    /// least `least` afterwards.
+    /// Returns the number of bytes that a flow with a rate of `rate` bytes per second may send at
+    /// `now`. The result is zero before `free_at`, and at least `least` afterwards.
     fn room(&self, now: Instant, rate: u64, least: u32) -> u32 {
         if now < self.free_at {
             return 0;
@@ -59,7 +62,7 @@ impl Pacing {
         u32::try_from(room).unwrap_or(u32::MAX).max(least)
     }
 
-    /// Accounts for `len` bytes that are sent at `now`.
+    /// Accounts for `len` bytes that are sent at `now`: moves `free_at` to a later time.
     fn charge(&mut self, now: Instant, rate: u64, len: u32) {
         let span = u128::from(len) * 1_000_000_000 / u128::from(rate.max(1));
         let span = Duration(u64::try_from(span).unwrap_or(u64::MAX));
@@ -95,7 +98,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.is_paced().then(|| self.cold.pacing_rate(self.hot))
     }
 
-    /// Returns `cwnd`, or the part of it that pacing allows to fill.
+    /// Returns the part of `cwnd` that pacing allows the flow to fill. If the flow is not paced,
+    /// returns `cwnd`.
     pub(crate) fn paced_window(&self, cwnd: u32) -> u32 {
         let Some(rate) = self.pacing_rate() else {
             return cwnd;
@@ -106,8 +110,8 @@ impl<E: Driver> SlowPath<'_, E> {
         cwnd.min(self.hot.flight_size().saturating_add(room))
     }
 
-    /// Returns the rest of the unpaced initial burst before the last `len` bytes were sent, in
-    /// bytes.
+    /// Returns the number of bytes of the unpaced initial burst that remain to be sent. The `len`
+    /// bytes that were sent most recently count as not sent.
     fn initial_burst_left(&self, len: u32) -> u32 {
         if self.cold.pacing.initial_burst_sent {
             return 0;
@@ -160,9 +164,9 @@ pub(crate) fn pacing_rate(controller: &Controller, hot: &FlowState, max: u64) ->
     own.unwrap_or_else(|| window_rate(controller, hot)).min(max)
 }
 
-/// Returns the rate of one window per round trip, times [`SLOW_START_PERCENT`] or
-/// [`AVOIDANCE_PERCENT`] (Linux: `tcp_update_pacing_rate`). Returns `u64::MAX` before the first RTT
-/// sample.
+/// Returns [`SLOW_START_PERCENT`] or [`AVOIDANCE_PERCENT`] percent of one window per SRTT, in bytes
+/// per second (Linux: `tcp_update_pacing_rate`). The window is cwnd, or FlightSize if FlightSize is
+/// larger. Returns `u64::MAX` before the first RTT sample.
 fn window_rate(controller: &Controller, hot: &FlowState) -> u64 {
     let srtt_us = u64::from(hot.srtt >> 3);
     if srtt_us == 0 {
@@ -213,7 +217,7 @@ mod tests {
         let rate = 10_000_000;
         let now = Instant::from_secs(10);
         let room = pacing.room(now, rate, 2 * MSS);
-        assert_eq!(room, 20_000, "two ticks' worth");
+        assert_eq!(room, 20_000, "not the bytes of two ticks");
         pacing.charge(now, rate, room);
         assert_eq!(pacing.room(now, rate, 2 * MSS), 0);
         let clock = Clock::at(now + Duration::from_micros(300));

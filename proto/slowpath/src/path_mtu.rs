@@ -9,18 +9,19 @@ use tidelane_wire::IpAddress;
 pub struct PathMtu {
     /// Path MTU as an MSS in bytes: without IP and TCP headers.
     pub mss: u16,
-    /// Time at which the entry expires.
+    /// Time at which this path MTU expires.
     pub until: Instant,
-    /// True if probes (RFC 4821) found the size. False if an ICMP error reported the size.
+    /// True if probes (RFC 4821) found the path MTU. False if an ICMP error reported the path MTU.
     pub found_by_probe: bool,
 }
 
-/// The engine's store of path MTUs by destination, which outlives the flows.
+/// The engine's store of path MTUs by destination. An entry outlives the flow that found the path
+/// MTU.
 pub trait PathMtuStore {
     /// Stores the path MTU to `peer`.
     fn learn(&mut self, peer: IpAddress, path: PathMtu);
 
-    /// Removes the entry of `peer`: the path supports the largest segments that the link and the
-    /// peer allow.
+    /// Removes the entry of `peer`. The caller has found that the path supports the largest
+    /// segments that the link and the peer allow.
     fn forget(&mut self, peer: IpAddress);
 }

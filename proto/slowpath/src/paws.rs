@@ -1,13 +1,14 @@
-//! PAWS (RFC 7323 §5), which rejects segments from before a wrap of the sequence numbers, and the
-//! update of TS.Recent (§4.3).
+//! PAWS (RFC 7323 §5) rejects segments from before a wrap of the sequence numbers, by their
+//! timestamps. This file also updates TS.Recent (§4.3), the timestamp of the peer with which PAWS
+//! compares.
 
 use tidelane_flow::{Driver, flags};
 use tidelane_wire::{Segment, TcpFlags};
 
 use crate::SlowPath;
 
-/// Ticks by which a timestamp may be older than TS.Recent (Linux: TCP_PAWS_WINDOW), for segments
-/// that the path reorders.
+/// Number of ticks by which a timestamp may be older than TS.Recent (Linux: TCP_PAWS_WINDOW), so
+/// that PAWS accepts segments that the path has reordered.
 const WINDOW: i32 = 1;
 
 impl<E: Driver> SlowPath<'_, E> {
@@ -26,7 +27,8 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Updates TS.Recent (§4.3, R3) from a segment that starts at or before Last.ACK.sent. The
     /// caller has checked the ACK, as in Linux: otherwise a segment with a guessed sequence number
     /// could make PAWS reject all later segments of the peer. A timestamp that is one tick older
-    /// than TS.Recent does not replace it.
+    /// than TS.Recent does not replace TS.Recent. An even older timestamp replaces TS.Recent,
+    /// because PAWS accepts its segment only if TS.Recent is outdated.
     pub(crate) fn note_timestamp(&mut self, segment: &Segment<'_>) {
         if self.hot.has(flags::TIMESTAMPS)
             && let Some(t) = segment.options.timestamps
@@ -42,8 +44,9 @@ impl<E: Driver> SlowPath<'_, E> {
         self.hot.ts_recent.wrapping_sub(tsval) as i32
     }
 
-    /// Returns true if the segment echoes a timestamp that none of our SYNs carried. The segment
-    /// then belongs to an earlier connection (as in Linux).
+    /// Returns true if the segment, which answers our SYN, echoes a timestamp from before the
+    /// creation of the flow (connection) or from the future. None of our SYNs carried this
+    /// timestamp. The segment then belongs to an earlier connection (as in Linux).
     pub(crate) fn echoes_foreign_timestamp(&self, segment: &Segment<'_>) -> bool {
         let echo = segment.options.timestamps.filter(|t| t.tsecr != 0);
         let age = |tsecr| self.clock.ms.0.wrapping_sub(tsecr);

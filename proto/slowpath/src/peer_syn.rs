@@ -3,7 +3,7 @@
 use tidelane_flow::{EcnPolicy, EngineConfig, SocketOptions};
 use tidelane_wire::{Ecn, Segment, SeqNumber, TcpFlags, TcpOptions};
 
-/// Contents of the peer's SYN or SYN,ACK, for the new flow.
+/// Contents of the peer's SYN or SYN,ACK, for the new flow (connection).
 #[derive(Clone, Copy, Debug)]
 pub struct PeerSyn {
     /// IRS: sequence number of the SYN.
@@ -14,13 +14,13 @@ pub struct PeerSyn {
     pub wnd: u16,
     /// True if the SYN requests ECN, or if the SYN,ACK agrees to ECN (RFC 3168 §6.1.1).
     pub ecn: bool,
-    /// True if the packet of a SYN without ACK was ECT or CE.
+    /// True if the segment is a SYN without ACK, and its IP packet was ECT or CE.
     pub ect: bool,
 }
 
 impl PeerSyn {
-    /// Reads a SYN or SYN,ACK. A SYN,ACK with both ECE and CWR does not agree to ECN: it comes from
-    /// a peer that merely reflects the bits.
+    /// Reads a SYN or SYN,ACK. `ecn` is the ECN field of its IP packet. A SYN,ACK with both ECE and
+    /// CWR does not agree to ECN, because its sender only reflects the bits of our SYN.
     pub fn of(segment: &Segment<'_>, ecn: Ecn) -> Self {
         let both = TcpFlags::ECE | TcpFlags::CWR;
         let set = segment.flags.0 & both.0;
@@ -35,9 +35,10 @@ impl PeerSyn {
         }
     }
 
-    /// Returns true if this end agrees to ECN. A SYN must not be ECT according to RFC 3168, so
-    /// after an ECT SYN, this end agrees to ECN only if its congestion control needs ECN (DCTCP),
-    /// as in Linux.
+    /// Returns true if this end agrees to ECN. This end agrees if the peer's SYN requests ECN, the
+    /// configuration permits ECN, and the SYN was not ECT (RFC 3168 forbids an ECT SYN). If the
+    /// congestion control of this end needs ECN (DCTCP), this end agrees to every request, as in
+    /// Linux.
     pub fn agrees_to_ecn(&self, config: &EngineConfig, options: &SocketOptions) -> bool {
         let algorithm = options.congestion.unwrap_or(config.congestion);
         let allowed = config.ecn != EcnPolicy::Off && !self.ect;

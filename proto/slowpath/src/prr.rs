@@ -1,5 +1,6 @@
-//! Proportional rate reduction (RFC 6937, RFC 9937). While cwnd is being reduced, deliveries clock
-//! the transmissions, so that the flow neither stalls nor sends bursts.
+//! Proportional rate reduction (RFC 6937, RFC 9937). While cwnd is being reduced, the data that an
+//! ACK delivers (acknowledges or SACKs) determines how much may be sent next, so that the flow
+//! (connection) neither stalls nor sends bursts.
 
 use tidelane_flow::{CaState, Driver};
 
@@ -26,9 +27,10 @@ impl Prr {
         }
     }
 
-    /// Returns the bytes that may be sent after an ACK that delivered `acked` bytes (§3).
-    /// `safe_bonus` is one segment if SND.UNA advanced and no further loss was found (slow start
-    /// bound), and otherwise `None` (conservative bound).
+    /// Returns the number of bytes that may be sent after an ACK that delivered `acked` bytes (RFC
+    /// 6937 §3). All arguments are in bytes. If SND.UNA advanced and no further loss was found,
+    /// `safe_bonus` is the size of one segment (slow start reduction bound). Otherwise `safe_bonus`
+    /// is `None` (conservative reduction bound).
     fn send_count(&self, acked: u32, pipe: u32, ssthresh: u32, safe_bonus: Option<u32>) -> u32 {
         let count = if pipe > ssthresh {
             let share = self.delivered * u64::from(ssthresh);
@@ -54,7 +56,7 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Updates cwnd for an ACK that delivered `delivered` bytes during a reduction. `advanced` is
-    /// true if SND.UNA advanced, and `more_lost` if more data was marked lost.
+    /// true if SND.UNA advanced. `more_lost` is true if more data was marked lost.
     pub(crate) fn reduce(&mut self, delivered: u32, advanced: bool, more_lost: bool) {
         let mss = u32::from(self.hot.mss);
         let (pipe, ssthresh) = (self.pipe(), self.cold.controller.ssthresh());
@@ -65,7 +67,8 @@ impl<E: Driver> SlowPath<'_, E> {
         let bonus = (advanced && !more_lost).then_some(mss);
         let mut count = prr.send_count(delivered, pipe, ssthresh, bonus);
         if prr.out == 0 {
-            // The fast retransmission is sent at once.
+            // The first transmission of the reduction, such as the fast retransmission, does not
+            // wait for further deliveries.
             count = count.max(mss);
         }
         self.hot.cwnd = pipe.saturating_add(count);
@@ -79,7 +82,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Ends the reduction, and sets cwnd to the window of the congestion control.
+    /// Ends the reduction and also F-RTO, the test for spurious timeouts (RFC 5682). Sets cwnd to
+    /// the window of the congestion control.
     pub(crate) fn end_reduction(&mut self) {
         self.cold.prr = None;
         self.cold.frto = crate::frto::Frto::Off;
@@ -93,8 +97,8 @@ mod tests {
 
     const MSS: u32 = 1000;
 
-    /// RFC 6937 §3.1: one segment of a flight of twenty is lost, and ssthresh is ten segments. One
-    /// segment is sent for every two delivered segments.
+    /// RFC 6937 §3.1: the reduction begins with twenty segments in flight, and ssthresh is ten
+    /// segments. One segment is sent for every two delivered segments.
     #[test]
     fn section_3_1_proportional_while_more_than_ssthresh_is_in_flight() {
         let mut prr = Prr::begin(20 * MSS);

@@ -2,11 +2,11 @@
 
 use tidelane_wire::SeqNumber;
 
-/// Largest number of ranges. A flow (connection) with this number drops further out-of-order data,
-/// and the peer retransmits the data.
+/// Largest number of ranges in a set. A flow (connection) that has this many ranges drops further
+/// out-of-order data, which the peer then retransmits.
 pub const RANGES_MAX: usize = 4096;
 
-/// A sorted set of disjoint, non-adjacent ranges within half the sequence space.
+/// A sorted set of disjoint, non-adjacent ranges `[start, end)` within half the sequence space.
 #[derive(Clone, Debug, Default)]
 pub struct Ranges(Vec<(SeqNumber, SeqNumber)>);
 
@@ -32,7 +32,7 @@ impl Ranges {
         self.0.iter().copied()
     }
 
-    /// Returns the end of the last range.
+    /// Returns the end of the highest range.
     pub fn highest(&self) -> Option<SeqNumber> {
         self.0.last().map(|range| range.1)
     }
@@ -54,8 +54,8 @@ impl Ranges {
             .sum()
     }
 
-    /// Adds `[start, end)`. Returns true if the set has changed. Returns false if the set contains
-    /// the range already, or if there are too many ranges.
+    /// Adds `[start, end)`. Returns true if the set has changed. Returns false if one range of the
+    /// set already contains `[start, end)`, or if a further range would exceed [`RANGES_MAX`].
     pub fn insert(&mut self, start: SeqNumber, end: SeqNumber) -> bool {
         let at = self.0.partition_point(|(_, e)| e.before(start));
         let past = self.0.partition_point(|(s, _)| s.at_or_before(end));
@@ -87,7 +87,7 @@ impl Ranges {
         }
     }
 
-    /// Returns the first hole at or after `from` and below `limit`.
+    /// Returns the first hole in `[from, limit)`: the first part that lies in no range.
     pub fn hole(&self, from: SeqNumber, limit: SeqNumber) -> Option<(SeqNumber, SeqNumber)> {
         let mut start = from;
         for (left, right) in self.iter() {

@@ -1,7 +1,8 @@
-//! The bytes that an application has read: their number in 64 bits, and the start of a measurement.
+//! Record of the application's reads from one flow (connection): the number of bytes that were
+//! read, in 64 bits, and the position at which a measurement of the reads began.
 
-/// The slow path's record of an application's reads. `FlowState::rx_read` has the lower 32 bits of
-/// the number of bytes read.
+/// Record of the application's reads. `FlowState::rx_read` has the lower 32 bits of the number of
+/// bytes that were read. This record has the upper bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
     /// Number of multiples of [`STEP`](Self::STEP) that `rx_read` has crossed. The lowest bit of
@@ -12,7 +13,8 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// Number of bytes between two read positions at which [`update`](Self::update) must be called.
+    /// 2^31 bytes. `crossed` counts the multiples of this number that the reads have crossed. The
+    /// caller must call [`update`](Self::update) after each read that crosses a multiple.
     pub const STEP: u32 = 1 << 31;
 
     /// Records that the application has read up to `rx_read`. The caller must call this function
@@ -24,7 +26,8 @@ impl Reads {
             .wrapping_add((self.crossed ^ rx_read >> 31) & 1);
     }
 
-    /// Returns the number of bytes that the application has read.
+    /// Returns the number of bytes that the application has read. `rx_read` is the present value of
+    /// `FlowState::rx_read`.
     pub fn total(self, rx_read: u32) -> u64 {
         u64::from(self.crossed >> 1) << 32 | u64::from(rx_read)
     }

@@ -1,10 +1,11 @@
-//! Loss detection and loss recovery, which enter and leave the phases Disorder, Recovery and Loss.
-//! The scoreboard is the record of unacknowledged transmissions.
+//! Loss detection and loss recovery of a flow (connection). The code of this file enters and leaves
+//! the phases Disorder, Recovery and Loss. The scoreboard is the record of unacknowledged
+//! transmissions.
 //!
-//! With SACK, RACK-TLP (RFC 8985) detects losses. RACK marks a segment lost if a segment that was
-//! sent later was delivered, and the RTT plus the reordering window (RACK.reo_wnd) has passed.
-//! Without SACK, NewReno (RFC 6582) applies. `pipe` (RFC 6675) is the amount of data in flight
-//! during recovery.
+//! With SACK, RACK-TLP (RFC 8985) detects losses. RACK marks a segment lost under two conditions: a
+//! segment that was sent later was delivered, and the segment was sent at least one RTT plus the
+//! reordering window (RACK.reo_wnd) ago. Without SACK, NewReno (RFC 6582) applies. `pipe` (RFC
+//! 6675) is an estimate of the data in the network.
 
 use tidelane_cc::CongestionControl;
 use tidelane_flow::{CaState, Driver, flags};
@@ -23,7 +24,8 @@ impl<E: Driver> SlowPath<'_, E> {
         matches!(self.cold.ca_state, CaState::Recovery | CaState::Loss)
     }
 
-    /// Returns `pipe` (RFC 6675 §4): the bytes in flight that are neither SACKed nor lost.
+    /// Returns `pipe` (RFC 6675 §4): the outstanding bytes that are neither SACKed nor marked lost.
+    /// Without SACK, each duplicate ACK counts like one SACKed segment.
     pub fn pipe(&self) -> u32 {
         let Some(scoreboard) = &self.cold.scoreboard else {
             return self.hot.flight_size();
@@ -31,14 +33,15 @@ impl<E: Driver> SlowPath<'_, E> {
         if self.hot.has(flags::SACK) {
             return scoreboard.in_flight();
         }
-        // Each duplicate ACK means that one segment has left the network.
+        // Each duplicate ACK shows that one segment has left the network.
         let left = self.cold.dup_acks.saturating_mul(u32::from(self.hot.mss));
         scoreboard.in_flight().saturating_sub(left)
     }
 
     /// Processes the SACK blocks of a segment. Returns true if the blocks cover data that was not
-    /// SACKed before. Blocks that begin before SND.UNA, that do not end after SEG.ACK or that end
-    /// after SND.NXT are ignored (RFC 2018 §5), except a DSACK as the first block.
+    /// SACKed before. If the first block is a DSACK, the block reports a duplicate (RFC 2883). Any
+    /// other block is ignored if the block begins before SND.UNA, ends at or before SEG.ACK, or
+    /// ends after SND.NXT (RFC 2018 §5).
     pub fn process_sack(&mut self, segment: &Segment<'_>) -> bool {
         if let Some(scoreboard) = &mut self.cold.scoreboard {
             scoreboard.begin_segment();
@@ -58,8 +61,9 @@ impl<E: Driver> SlowPath<'_, E> {
                 *place = (*start, *end);
             }
         }
-        // Process the blocks in sequence order. The option lists the newest block first. In the
-        // order of the option, several new blocks, as after a lost ACK, would look like reordering.
+        // Process the blocks in sequence order. The option lists the most recent block first. If an
+        // ACK was lost, the option may have several new blocks, and their order in the option would
+        // look like reordering.
         blocks.sort_unstable_by_key(|(start, _)| start.distance_from(una));
         for (start, end) in blocks {
             let inside = start.distance_from(una) <= flight && end.distance_from(una) <= flight;
@@ -155,7 +159,8 @@ impl<E: Driver> SlowPath<'_, E> {
         may_grow
     }
 
-    /// Returns true if `ack` ends Recovery, Loss or CWR. Recovery and Loss end when the recovery
+    /// Returns true if `ack` ends Recovery, Loss or CWR. The recovery point is SND.NXT when the
+    /// phase began (in Loss, F-RTO may move this point). Recovery and Loss end when the recovery
     /// point is acknowledged. CWR ends only when data beyond the recovery point is acknowledged, as
     /// in Linux: the first segment beyond that point carries the CWR flag, so an ECE in an earlier
     /// ACK still belongs to the old window.
@@ -168,8 +173,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Handles a partial ACK of NewReno, which shows that the next segment is lost, too (RFC 6582
-    /// §3.2 step 3).
+    /// Handles an ACK that does not reach the recovery point, on a flow without SACK. This partial
+    /// ACK shows that the next segment is lost, too (RFC 6582 §3.2 step 3).
     fn on_partial_ack(&mut self, acked: u32) {
         let mss = u32::from(self.hot.mss);
         self.cold.dup_acks = self.cold.dup_acks.saturating_sub(acked / mss);
@@ -177,16 +182,18 @@ impl<E: Driver> SlowPath<'_, E> {
         self.scoreboard_for_loss().mark_first_lost(mss);
     }
 
-    /// Returns true if data from before the last reduction of cwnd is in flight. A loss or CE mark
-    /// then does not reduce cwnd again, because cwnd is reduced once per window of data (RFC 5681
-    /// §3.2, RFC 3168 §6.1.2).
+    /// Returns true if data from before the most recent reduction of cwnd is in flight. A loss or
+    /// CE mark then does not reduce cwnd again, because cwnd is reduced once per window of data
+    /// (RFC 5681 §3.2, RFC 3168 §6.1.2).
     pub(crate) fn is_reduced_this_window(&self) -> bool {
         let ahead = self.cold.reduced_until.distance_from(self.hot.snd_una);
         ahead > 0 && ahead <= self.hot.flight_size()
     }
 
-    /// Returns true if the flow is cwnd-limited, so that cwnd may grow: its flight fills cwnd, or,
-    /// in slow start, its largest flight of this round trip exceeds half of cwnd (as in Linux).
+    /// Returns true if the flow is cwnd-limited, so that cwnd may grow (as in Linux). The flag
+    /// CWND_LIMITED must be set. In addition, the flight before the ACK must fill cwnd except for
+    /// less than one segment. In slow start, it is enough that the largest flight of this round
+    /// trip exceeds half of cwnd.
     fn is_cwnd_limited(&mut self, acked: u32) -> bool {
         let flight = self.hot.flight_size().saturating_add(acked);
         let before = self.hot.snd_una.sub(acked);
@@ -205,8 +212,9 @@ impl<E: Driver> SlowPath<'_, E> {
         limited
     }
 
-    /// Tells the congestion control that the flow was not cwnd-limited while the fast path handled
-    /// the ACKs. CUBIC must not count this time (RFC 9438 §5.8).
+    /// Tells the congestion control that the flow was not cwnd-limited while the fast path (the
+    /// engine's code for the common cases) handled the ACKs. CUBIC must not count this period (RFC
+    /// 9438 §5.8).
     fn report_cwnd_not_limited(&mut self) {
         let (now, srtt) = (self.clock.now, self.srtt());
         self.cold.controller.on_ack(now, 0, srtt, false);
@@ -235,8 +243,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Detects losses after an ACK. `newly_sacked` is true if the ACK had new SACK information, and
-    /// `duplicate` if it was a duplicate ACK. Returns true if RACK marked data lost.
+    /// Detects losses after an ACK. `newly_sacked` is true if the ACK had new SACK information.
+    /// `duplicate` is true if the ACK was a duplicate ACK. Returns true if RACK marked data lost.
     pub fn detect_loss(&mut self, newly_sacked: bool, duplicate: bool) -> bool {
         if self.hot.flight_size() == 0 {
             self.cold.reorder_deadline = None;
@@ -280,7 +288,7 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Starts recovery after `lost` bytes were marked lost, unless the sender is already in
-    /// Recovery or Loss. The loss of an MTU probe alone does not reduce cwnd.
+    /// Recovery or Loss. If only an MTU probe (RFC 4821) was lost, cwnd is not reduced.
     fn begin_recovery(&mut self, lost: u32) {
         let probe = self.on_probe_loss(lost);
         if self.is_recovering() {
@@ -369,8 +377,9 @@ impl<E: Driver> SlowPath<'_, E> {
         self.hot.set(flags::SEND_WANTED);
     }
 
-    /// Retransmits all data in flight in smaller segments after the path MTU was lowered. A lower
-    /// path MTU is no congestion signal, so cwnd does not change (RFC 1191 §6.4).
+    /// Marks lost all data that is not SACKed, after the path MTU was lowered. The data is then
+    /// retransmitted in smaller segments. A lower path MTU is no congestion signal, so cwnd does
+    /// not change (RFC 1191 §6.4).
     pub fn retransmit_flight(&mut self) {
         if self.hot.flight_size() > 0 {
             self.scoreboard_for_loss().mark_all_lost(false);
@@ -378,10 +387,10 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Handles a RETRANSMISSION TIMEOUT (RFC 6298 §5, RFC 5681 §3.1). Marks all outstanding data
-    /// lost if the peer reneged, and all data that is not SACKed if there is no SACK or no RTT
-    /// sample. Otherwise marks lost the first segment, and all data in flight that was sent at
-    /// least an RTT and a reordering window ago (RFC 8985 §6.3).
+    /// Handles a RETRANSMISSION TIMEOUT (RFC 6298 §5, RFC 5681 §3.1). If the peer reneged, marks
+    /// all outstanding data lost. If SACK is not in use or there is no RTT sample, marks lost all
+    /// data that is not SACKed. In all other cases, marks lost the first segment, and all data in
+    /// flight that was sent at least an RTT plus a reordering window ago (RFC 8985 §6.3).
     pub fn enter_loss(&mut self) {
         self.counters.timeouts += 1;
         let (now, srtt, reo_wnd) = (self.clock.us(), self.hot.srtt >> 3, self.reorder_us());

@@ -1,4 +1,5 @@
-//! Reordering of the path, and RACK's reordering window (RFC 8985 §6.2 steps 3 and 4).
+//! Reordering of the path, and RACK's reordering window: the time by which a segment may arrive
+//! late without counting as lost (RFC 8985 §6.2 steps 3 and 4).
 
 use tidelane_flow::{CaState, Driver};
 use tidelane_wire::SeqNumber;
@@ -11,7 +12,7 @@ const REORDERING_MAX: u32 = 300;
 /// Measured reordering of the path.
 #[derive(Clone, Copy, Debug)]
 pub struct Reordering {
-    /// Number of times that a segment arrived late (RFC 8985 §6.2 step 3).
+    /// Number of times that a segment arrived after later data (RFC 8985 §6.2 step 3).
     pub seen: u32,
     /// Largest distance by which a segment was overtaken, in segments; at least DupThresh.
     pub degree: u32,
@@ -19,7 +20,7 @@ pub struct Reordering {
     pub dsacks: u32,
     /// RACK.reo_wnd_mult: the reordering window in quarters of the minimum RTT.
     pub quarters: u32,
-    /// RACK.reo_wnd_persist: recoveries until `quarters` is reset.
+    /// RACK.reo_wnd_persist: number of recoveries until `quarters` is reset to 1.
     pub persist: u8,
     /// RACK.dsack_round: further DSACKs do not raise `quarters` until this sequence number is
     /// acknowledged.
@@ -50,9 +51,9 @@ impl<E: Driver> SlowPath<'_, E> {
         known.degree = known.degree.max(segments);
     }
 
-    /// Grows cwnd after an ACK with new SACK information that did not advance SND.UNA, if the
-    /// measured reordering exceeds DupThresh (as in Linux). On a path with much reordering, most
-    /// data arrives out of order.
+    /// Grows cwnd after an ACK that SACKed new data but did not advance SND.UNA. cwnd grows only in
+    /// Open and Disorder, and only if the measured reordering exceeds DupThresh (as in Linux). On a
+    /// path with much reordering, most data arrives out of order.
     pub(crate) fn grow_out_of_order(&mut self) {
         let not_reducing = matches!(self.cold.ca_state, CaState::Open | CaState::Disorder);
         if not_reducing && self.cold.reordering.degree > DUP_THRESH {
@@ -62,7 +63,7 @@ impl<E: Driver> SlowPath<'_, E> {
 
     /// Returns RACK's reordering window in us: the time by which a segment may arrive late without
     /// counting as lost (RFC 8985 §6.2 step 4). While no reordering has been seen, returns zero in
-    /// Recovery and Loss, and also if DupThresh segments are SACKed.
+    /// two cases: in Recovery and Loss, and if more than DupThresh - 1 full segments are SACKed.
     pub(crate) fn reorder_us(&self) -> u32 {
         let enough = self.cold.scoreboard.as_ref().is_some_and(|scoreboard| {
             scoreboard.sacked() > (DUP_THRESH - 1) * u32::from(self.hot.mss)
@@ -76,8 +77,9 @@ impl<E: Driver> SlowPath<'_, E> {
             .min(self.hot.srtt >> 3)
     }
 
-    /// Marks late segments lost when the reordering timer expires (RFC 8985 §6.2 step 5). There is
-    /// no ACK to clock the retransmissions, so a single segment is sent, whose ACK clocks the
+    /// Marks late segments lost when the reordering timer expires (RFC 8985 §6.2 step 5). If a
+    /// reduction of cwnd begins here, only one segment is retransmitted immediately, because no ACK
+    /// has arrived that could clock more retransmissions. The ACK of this segment clocks the
     /// others.
     pub(crate) fn on_reorder_timeout(&mut self) {
         let was_recovering = self.is_recovering();

@@ -80,27 +80,28 @@ impl Connection {
     }
 
     /// Returns the number of segments that the peer has acknowledged or SACKed, the SYN included
-    /// (Linux: `tcpi_delivered`). Data in flight is subtracted as full segments.
+    /// (Linux: `tcpi_delivered`). The number is an estimate, because all data in flight counts as
+    /// full segments.
     fn delivered_segments(&self, flow: &FlowState) -> u32 {
         let syn = flow.snd_una.after(flow.iss) && flow.state != State::SynReceived;
         let sent = flow.traffic.data_segs_out;
         let originals = sent.wrapping_sub(self.retrans.data_segments);
         let sacked = self.scoreboard.as_ref().map_or(0, |board| board.sacked());
-        // A FIN that was sent with data is part of the last data segment, so do not count it as a
-        // segment.
+        // A FIN that was sent with data belongs to the last data segment, so the sequence number of
+        // the FIN must not count as a further segment.
         let joined = flow.has(flags::FIN_SENT) && !self.fin_without_data;
         let fin = u32::from(joined && flow.snd_una != flow.snd_nxt);
         let left = flow.flight_size().saturating_sub(sacked + fin);
         let left = left.div_ceil(flow.mss.max(1).into());
-        // Linux counts a SYN and its data once.
+        // Linux counts a SYN with data as one segment.
         let twice = self.listener.is_none() && self.fast_open.syn_data_acked;
         (u32::from(syn) + u32::from(self.fin_without_data))
             .wrapping_add(originals)
             .saturating_sub(left + u32::from(twice))
     }
 
-    /// Returns the stream positions of the bytes that were received and not read: the range in
-    /// order, then each out-of-order range.
+    /// Returns the stream positions of the bytes that have arrived and that the application has not
+    /// read: first the range that is in order, then each out-of-order range.
     pub fn received(&self, flow: &FlowState) -> impl Iterator<Item = Range<u32>> {
         let in_order = flow.rx_read()..flow.rx_head();
         let behind_holes = self.ooo.iter();

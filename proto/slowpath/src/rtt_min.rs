@@ -1,10 +1,10 @@
-//! Minimum RTT of the last five minutes. The window is bounded, because a long connection may
-//! outlive its path (RFC 8985 §6.2 step 1).
+//! Minimum RTT of the last five minutes. Older samples do not count, because the path of a long
+//! connection may change (RFC 8985 §6.2 step 1).
 
 use tidelane_cc::MaxFilter;
 use tidelane_flow::Millis;
 
-/// Length of the window in ms (Linux: `tcp_min_rtt_wlen`, in seconds).
+/// Length of the time window of the minimum in ms (Linux: `tcp_min_rtt_wlen`, in seconds).
 const WINDOW_MS: u32 = 300_000;
 
 /// Windowed minimum of the RTT, stored as the maximum of the samples' bitwise complements.
@@ -17,7 +17,8 @@ impl RttMin {
         !self.0.max()
     }
 
-    /// Returns the minimum in us; `u32::MAX` if the minimum is older than the window.
+    /// Returns the minimum in us; `u32::MAX` if the sample of the minimum is older than the window,
+    /// and before the first sample.
     pub fn recent_us(&self, now: Millis) -> u32 {
         if now.0.wrapping_sub(self.0.round()) > WINDOW_MS {
             return u32::MAX;
@@ -41,7 +42,7 @@ mod tests {
         assert_eq!(least.us(), u32::MAX);
         least.update(Millis(0), 500);
         assert_eq!(least.us(), 500);
-        // The path changes: its old minimum expires with the window.
+        // The path changes, and the minimum of the old path expires after the window.
         for second in 1..=400 {
             least.update(Millis(second * 1000), 800 + second % 7);
             let expected = if second <= 300 { 500 } else { 800 };
@@ -65,8 +66,8 @@ mod tests {
             let window = all.iter().filter(|(then, _)| at - then <= WINDOW_MS);
             let exact = window.map(|(_, us)| *us).min();
             assert!(Some(least.us()) >= exact, "step {step}");
-            // The filter keeps only the three best samples. When the minimum expires, the next of
-            // the three replaces it.
+            // The filter keeps only the three best samples. When the best sample expires, the next
+            // of the three replaces the best sample.
             assert!(least.us() <= 100, "step {step}");
         }
     }

@@ -1,5 +1,5 @@
-//! RTT samples (RFC 6298 §3). A flow (connection) without a scoreboard, the record of
-//! transmissions, times one segment per round trip.
+//! RTT samples (RFC 6298 §3). A flow (connection) without a scoreboard (a record of all
+//! transmissions in flight) times one segment per round trip.
 
 use tidelane_flow::{Driver, flags};
 use tidelane_time::Duration;
@@ -7,8 +7,8 @@ use tidelane_wire::{Segment, SeqNumber};
 
 use crate::SlowPath;
 
-/// Age in ms from which an echoed timestamp gives no RTT. Most values that are no timestamps of
-/// ours have such an age.
+/// Age in ms from which an echoed timestamp gives no RTT sample. Most values that are not
+/// timestamps of this flow appear to have at least this age.
 const ECHO_MS_MAX: u32 = 60_000;
 
 impl<E: Driver> SlowPath<'_, E> {
@@ -47,15 +47,16 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns the age in ms of the timestamp that `segment` echoes. The peer may echo any value,
-    /// so the result is `None` for ages of ECHO_MS_MAX or more.
+    /// so the result is `None` for ages of ECHO_MS_MAX or more. The result is also `None` if the
+    /// segment echoes no timestamp, or if timestamps are not in use.
     fn echoed_ms(&self, segment: &Segment<'_>) -> Option<u32> {
         let echo = segment.options.timestamps.filter(|t| t.tsecr != 0)?;
         let ms = self.clock.ms.0.wrapping_sub(echo.tsecr);
         (self.hot.has(flags::TIMESTAMPS) && ms < ECHO_MS_MAX).then_some(ms)
     }
 
-    /// Returns the end of the millisecond of the timestamp that `segment` echoes, in us modulo
-    /// 2^32. Our segment with this timestamp was sent before the result. Returns `None` for a
+    /// Returns the end of the millisecond that the timestamp echoed by `segment` stands for, in us
+    /// modulo 2^32. Our segment with this timestamp was sent before this time. Returns `None` for a
     /// timestamp of the present millisecond, and if there is no valid echo.
     pub(crate) fn echoed_before_us(&self, segment: &Segment<'_>) -> Option<u32> {
         let ms = self.echoed_ms(segment).filter(|ms| *ms > 0)?;

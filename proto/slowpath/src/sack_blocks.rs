@@ -18,10 +18,10 @@ const BLOCKS_MAX: usize = 4;
 /// State of the SACK blocks that this end sends to the peer, and their order (RFC 2018 §4).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SackReport {
-    /// A sequence number in each of the ranges in which data arrived most recently, the latest
-    /// first.
+    /// One sequence number in each of the ranges in which data arrived most recently. The first
+    /// element is in the range of the most recent data.
     latest: [Option<SeqNumber>; BLOCKS_MAX],
-    /// True if the present out-of-order ranges have been sent to the peer.
+    /// True if the out-of-order ranges have not changed since they were last reported to the peer.
     pub sent: bool,
     /// Segments that arrived out of order (Linux: `tcpi_rcv_ooopack`).
     pub segments: u32,
@@ -42,7 +42,8 @@ impl SackReport {
         self.latest = [Some(start), rest[0], rest[1], rest[2]];
     }
 
-    /// Returns true if data from `start` extends the range that grew last.
+    /// Returns true if data that begins at `start` directly follows the range in which data arrived
+    /// most recently.
     pub fn continues_at(&self, start: SeqNumber, ranges: &Ranges) -> bool {
         let latest = self.latest[0].and_then(|seq| ranges.containing(seq));
         latest.is_some_and(|range| range.1 == start)
@@ -66,14 +67,14 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Reports the duplicate `[start, end)`, which may be a part of a segment with new data (RFC
-    /// 2883 §4.2). A DSACK holds one range, so a pending range that does not join the new range is
-    /// sent first.
+    /// 2883 §4.2). A DSACK holds one range. If a range is pending and the new range does not
+    /// continue this range, the pending range is sent first.
     pub(crate) fn report_duplicate(&mut self, start: SeqNumber, end: SeqNumber) {
         if self.hot.has(flags::SACK) {
             let before = self.cold.dsack.filter(|before| before.1 != start);
             if before.is_some() && before != Some((start, end)) {
-                // If no frame is free, the pending DSACK is dropped. The network might drop it,
-                // too.
+                // If no transmit frame (packet buffer) is free, the pending DSACK is dropped. The
+                // network might drop it, too.
                 let _ = self.send_ack();
             }
             let joined = self.cold.dsack.filter(|before| before.1 == start);
@@ -135,8 +136,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.counters.dsack_sent += u64::from(self.cold.dsack.take().is_some());
     }
 
-    /// Returns `end`, or the end of a FIN that follows at `end`. Linux counts a segment as
-    /// delivered only if the SACK block covers its FIN, too.
+    /// Returns `end`, or the end of the peer's FIN if this FIN begins at `end`. Linux counts a
+    /// segment as delivered only if the SACK block covers its FIN, too.
     fn with_fin(&self, end: SeqNumber) -> SeqNumber {
         if self.cold.fin_at == Some(end) {
             end.add(1)
@@ -165,9 +166,10 @@ impl<E: Driver> SlowPath<'_, E> {
         (options.sack, len)
     }
 
-    /// Sends new data by `send_new`, with SACK blocks while there is out-of-order data, and with
-    /// the urgent pointer while there is urgent data. The segments are shorter by the length of the
-    /// blocks (RFC 9293 §3.7.1).
+    /// Sends new data by `send_new`, the function of the fast path (the engine's code for the
+    /// common cases). The segments carry SACK blocks while there is out-of-order data, and the
+    /// urgent pointer while there is unacknowledged urgent data. The payload of a segment is
+    /// shorter by the length of its blocks (RFC 9293 §3.7.1).
     pub(crate) fn send_with_sack_blocks(
         &mut self,
         send_new: impl Fn(&mut SlowPath<'_, WithSackBlocks<'_, E>>) -> Result<u32, TxFull>,
@@ -208,12 +210,13 @@ impl<E: Driver> SlowPath<'_, E> {
 }
 
 /// A wrapper of the driver (the program that runs the engine). The wrapper adds SACK blocks and the
-/// urgent pointer to the segments that the fast path's sender transmits.
+/// urgent pointer to the segments with new data that the fast path transmits.
 pub struct WithSackBlocks<'a, E> {
+    /// The wrapped driver.
     driver: &'a mut E,
     /// SACK blocks of each segment; empty for segments without SACK blocks.
     blocks: SackBlocks,
-    /// SND.UP, until the peer has acknowledged the urgent data.
+    /// SND.UP; `None` if there is no unacknowledged urgent data.
     snd_up: Option<SeqNumber>,
 }
 

@@ -26,8 +26,9 @@ use crate::{
 pub use self::record::Timing;
 use self::record::{RangeState, Record};
 
-/// Largest number of records after a SACK block. A SACK block may split two records and so add two
-/// records. The scoreboard ignores the block if there is no room for two more records.
+/// Largest number of records after the scoreboard has processed a SACK block. A SACK block may
+/// split two records and so add two records. The scoreboard ignores the block if there is no room
+/// for two more records.
 const RECORDS_MAX: usize = 16_384;
 
 /// RACK.segment: the delivered segment that was sent last (RFC 8985 §5.2).
@@ -46,22 +47,25 @@ struct Rack {
 pub struct Scoreboard {
     /// Contiguous records from SND.UNA to SND.NXT, in sequence order.
     records: VecDeque<Record>,
-    /// Bytes of the records in state `InFlight`. `sacked` and `lost` count the other two states.
+    /// Bytes of the records in state `InFlight`.
     in_flight: u32,
+    /// Bytes of the records in state `Sacked`.
     sacked: u32,
+    /// Bytes of the records in state `Lost`.
     lost: u32,
     /// RACK.segment; `None` before the first delivery, and again after a timeout or a reduction of
     /// the path MTU.
     rack: Option<Rack>,
-    /// RACK.fack: highest sequence number that the peer has SACKed or acknowledged.
+    /// RACK.fack: sequence number after the highest byte that the peer has SACKed or acknowledged.
     fack: SeqNumber,
     /// Value of `fack` before the ACK that is being processed.
     fack_before: SeqNumber,
 }
 
 impl Scoreboard {
-    /// Creates a scoreboard for the data in flight, which consists of the ranges `sent` from `una`
-    /// on. The transmission times of `sent` are not exact, so these records give no RTT samples.
+    /// Creates a scoreboard for the data in flight. `sent` lists the ranges of this data, of which
+    /// the first begins at `una`. The transmission times in `sent` are not exact, so the records of
+    /// these ranges give no RTT samples.
     pub fn begin(una: SeqNumber, sent: &[Sent]) -> Self {
         let mut scoreboard = Self {
             fack: una,
@@ -79,22 +83,22 @@ impl Scoreboard {
         scoreboard
     }
 
-    /// Returns the bytes in flight: neither SACKed nor lost.
+    /// Returns the number of bytes in flight: neither SACKed nor marked lost.
     pub fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// Returns the SACKed bytes.
+    /// Returns the number of SACKed bytes.
     pub fn sacked(&self) -> u32 {
         self.sacked
     }
 
-    /// Returns the bytes that are marked lost and not yet retransmitted.
+    /// Returns the number of bytes that are marked lost and not yet retransmitted.
     pub fn lost(&self) -> u32 {
         self.lost
     }
 
-    /// Returns the retransmitted bytes in flight.
+    /// Returns the number of retransmitted bytes in flight.
     pub fn retrans_out(&self) -> u32 {
         let retransmitted = self
             .records
@@ -103,7 +107,7 @@ impl Scoreboard {
         retransmitted.map(Record::len).sum()
     }
 
-    /// Returns the bytes from `start` to RACK.fack.
+    /// Returns the number of bytes from `start` to RACK.fack.
     pub fn bytes_to_fack(&self, start: SeqNumber) -> u32 {
         self.fack.distance_from(start)
     }
@@ -135,6 +139,7 @@ impl Scoreboard {
         });
     }
 
+    /// Returns the byte counter of `state`.
     fn bytes_in(&mut self, state: RangeState) -> &mut u32 {
         match state {
             RangeState::InFlight => &mut self.in_flight,
@@ -143,6 +148,7 @@ impl Scoreboard {
         }
     }
 
+    /// Moves the record with index `at` to `state`, and updates the byte counters.
     fn set_state(&mut self, at: usize, state: RangeState) {
         let Some(record) = self.records.get_mut(at) else {
             return;
@@ -158,8 +164,8 @@ impl Scoreboard {
         self.records.partition_point(|r| r.end.at_or_before(seq))
     }
 
-    /// Splits the record that contains `seq`, so that a record begins at `seq`. Returns the index
-    /// of this record.
+    /// If `seq` lies inside a record, splits the record, so that a record begins at `seq`. Returns
+    /// the index of the record that begins at `seq`.
     fn split(&mut self, seq: SeqNumber) -> usize {
         let at = self.index_of(seq);
         if let Some(record) = self.records.get_mut(at)
@@ -177,9 +183,9 @@ impl Scoreboard {
         at
     }
 
-    /// Saves RACK.fack before the SACK blocks of an ACK move it. [`acknowledge`](Self::acknowledge)
-    /// compares the data that the same ACK acknowledges with the saved value; in comparison with
-    /// the new value, this data would look reordered.
+    /// Saves RACK.fack before the SACK blocks of an ACK advance RACK.fack.
+    /// [`acknowledge`](Self::acknowledge) compares the data that the same ACK acknowledges with the
+    /// saved value. Compared with the new value, this data would look reordered.
     pub fn begin_segment(&mut self) {
         self.fack_before = self.fack;
     }
@@ -212,8 +218,8 @@ impl Scoreboard {
         }
     }
 
-    /// Removes all records below `una`, the new SND.UNA. Returns the data that was not SACKed
-    /// before.
+    /// Removes all records and parts of records below `una`, the new SND.UNA. Returns the data that
+    /// was not SACKed before.
     pub fn acknowledge(&mut self, una: SeqNumber, timing: &Timing) -> DeliveredData {
         let mut delivery = DeliveredData::default();
         while let Some(first) = self.records.front().copied() {
@@ -251,8 +257,9 @@ impl Scoreboard {
 
     /// Marks `[start, end)`, which lies within the outstanding data, as SACKed. Returns the data
     /// that was not SACKed before. Only whole segments count (as in Linux), so that a peer that
-    /// reports a part of a segment cannot make RACK believe that the segment arrived. The timestamp
-    /// of an ACK with SACK blocks does not tell which transmission of the SACKed data arrived.
+    /// reports a part of a segment cannot make RACK believe that the segment arrived. The echoed
+    /// timestamp of an ACK does not tell which transmission of SACKed data arrived, so
+    /// `sent_before_us` of `timing` is `None`.
     pub fn sack(&mut self, start: SeqNumber, end: SeqNumber, timing: &Timing) -> DeliveredData {
         let mut delivery = DeliveredData::default();
         let (start, end) = (self.boundary_from(start), self.boundary_until(end));
@@ -316,9 +323,11 @@ impl Scoreboard {
         }
     }
 
-    /// Marks data lost that was sent before RACK.segment and is overdue by `reorder_us` (RFC 8985
-    /// §6.2 step 5). Returns the bytes marked lost, the retransmitted bytes among them, and the
-    /// time in us after which all other data sent before RACK.segment is overdue.
+    /// Marks lost the data in flight that was sent before RACK.segment and is overdue: sent at
+    /// least RACK.rtt plus `reorder_us` ago (RFC 8985 §6.2 step 5). Returns the number of bytes
+    /// marked lost, and the number of retransmitted bytes among them. Also returns the time in us
+    /// until all other data that was sent before RACK.segment is overdue, or `None` if there is no
+    /// other data.
     pub fn rack_detect_loss(&mut self, now_us: u32, reorder_us: u32) -> (u32, u32, Option<u32>) {
         let Some(rack) = self.rack else {
             return (0, 0, None);
@@ -332,8 +341,8 @@ impl Scoreboard {
                 if record.retransmitted || record.state != RangeState::InFlight {
                     continue;
                 }
-                // No later record was sent before this record, and so none was sent before
-                // RACK.segment.
+                // The data of all later records was sent at the same time or later, and so not
+                // before RACK.segment.
                 break;
             }
             if record.state != RangeState::InFlight {
@@ -411,8 +420,9 @@ impl Scoreboard {
         self.set_state(0, RangeState::Lost);
     }
 
-    /// Returns true if the data at SND.UNA is SACKed. The peer has then reneged; otherwise it would
-    /// have acknowledged this data (RFC 2018 §8).
+    /// Returns true if the data at SND.UNA is SACKed. The peer has then reneged, which means that
+    /// it discarded this data (RFC 2018 §8). A peer that still has the data would have acknowledged
+    /// the data.
     pub fn is_reneged(&self) -> bool {
         self.records
             .front()
@@ -466,8 +476,8 @@ impl Scoreboard {
         Some((first.start, first.len().min(mss)))
     }
 
-    /// Returns the start and length of the last data sent: at most `mss` bytes up to SND.NXT.
-    /// Returns `None` if this data is SACKed.
+    /// Returns the start and length of the data with the highest sequence numbers: at most `mss`
+    /// bytes up to SND.NXT. Returns `None` if this data is SACKed.
     pub fn last(&self, mss: u32) -> Option<(SeqNumber, u32)> {
         let last = self
             .records
@@ -495,6 +505,8 @@ mod tests {
         }
     }
 
+    /// Returns the number of bytes in flight, SACKed and lost. Checks the byte counters, and that
+    /// the records are contiguous.
     fn sums(scoreboard: &Scoreboard) -> [u32; 3] {
         let sum = |state| {
             let of_state = scoreboard.records.iter().filter(|r| r.state == state);
@@ -514,7 +526,7 @@ mod tests {
             .iter()
             .zip(scoreboard.records.iter().skip(1))
         {
-            assert_eq!(a.end, b.start, "records are contiguous");
+            assert_eq!(a.end, b.start, "records are not contiguous");
         }
         sums
     }
@@ -592,7 +604,7 @@ mod tests {
         scoreboard.begin_segment();
         scoreboard.sack(s(200), s(300), &timing(100, 50));
         let acknowledged = scoreboard.acknowledge(s(100), &timing(100, 50));
-        assert_eq!(acknowledged.reordered_from, None, "not reordered");
+        assert_eq!(acknowledged.reordered_from, None, "wrongly reordered");
         assert_eq!(scoreboard.acknowledge(s(200), &timing(102, 50)).bytes, 100);
         assert_eq!(sums(&scoreboard), [0, 100, 0]);
         assert_eq!(scoreboard.acknowledge(s(300), &timing(102, 50)).bytes, 0);
@@ -631,10 +643,11 @@ mod tests {
             assert_eq!(scoreboard.acknowledge(s(100), &timing).bytes, 100);
             scoreboard.rack_detect_loss(150, 0).0
         };
-        // An echo of the retransmission: all data that was sent before the retransmission is lost.
+        // If the ACK echoes the retransmission, all data that was sent before the retransmission is
+        // lost. An ACK without an echo has the same effect.
         assert_eq!(repaired(Some(91)), 200);
         assert_eq!(repaired(None), 200);
-        // An echo of an earlier transmission.
+        // If the ACK echoes an earlier transmission, no data is lost.
         assert_eq!(repaired(Some(90)), 0);
     }
 
@@ -696,7 +709,7 @@ mod tests {
     fn only_whole_segments_are_sacked() {
         let mut scoreboard = Scoreboard::begin(s(0), &[]);
         scoreboard.on_send(s(0), s(2500), 1000, 10);
-        // A probe is one larger segment. Smaller segments follow.
+        // An MTU probe is one larger segment. Smaller segments follow.
         scoreboard.on_send(s(2500), s(3700), 1200, 10);
         scoreboard.on_send(s(3700), s(4700), 500, 10);
         let mut sack = |start, end| {
@@ -718,7 +731,7 @@ mod tests {
         assert_eq!(sack(3900, 4700), 500);
         assert_eq!(sack(2500, 3701), 1700);
         assert_eq!(sack(1999, 2500), 2200);
-        // A longer range that covers a SACKed range.
+        // This range contains ranges that are SACKed already.
         assert_eq!(sack(900, 4000), 3200);
         assert_eq!(sack(0, 4700), 4700);
     }

@@ -1,11 +1,12 @@
-//! Transmission times of the data in flight of a flow (connection) without a scoreboard, the record
-//! of every transmission.
+//! Transmission times of the data in flight, for a flow (connection) that has no scoreboard. A
+//! scoreboard records every transmission.
 //!
 //! A record per transmission would cost time even on flows without losses. Instead, this table has
-//! one entry per eighth of a round trip, with the time of the last transmission in that span (RFC
-//! 8985 §4). The timed segment of each window (RFC 6298 §3) has its exact time. Other segments may
-//! appear younger than they are, by at most an eighth of a round trip. Segments older than the
-//! table, and segments from the time of a dropped scoreboard, may appear much younger.
+//! one entry per eighth of a round trip (RFC 8985 §4). An entry has the time of the most recent
+//! transmission in its eighth of a round trip. The segment that is timed for an RTT sample (RFC
+//! 6298 §3) has its exact time. Other segments may appear younger than they are, by at most an
+//! eighth of a round trip. Two kinds of segments may appear much younger: segments that were sent
+//! before the oldest entry, and segments that were sent while the flow had a scoreboard.
 //!
 //! The table also records where segments begin, as long as consecutive transmissions have the same
 //! segment size.
@@ -13,7 +14,8 @@
 use tidelane_flow::{FlowState, flags};
 use tidelane_wire::SeqNumber;
 
-/// Number of entries: at least two round trips. Older segments get the time of the oldest entry.
+/// Number of entries, which together span at least two round trips. Segments that were sent earlier
+/// get the time of the oldest entry.
 const SEND_TIMES_MAX: usize = 16;
 /// Shift from `srtt`, in units of 1/8 us, to an eighth of a round trip in us.
 const PART_OF_SRTT: u32 = 6;
@@ -34,14 +36,14 @@ pub struct Sent {
     pub segment: u16,
 }
 
-/// Segment boundaries of the latest transmissions. From `start` to `end` a segment begins every
-/// `size` bytes.
+/// Segment boundaries of the most recent transmissions. From `start` to `end` a segment begins
+/// every `size` bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Boundaries {
     start: SeqNumber,
     end: SeqNumber,
     size: u16,
-    /// End of the transmissions whose boundaries were forgotten.
+    /// End of the earlier transmissions, whose boundaries are not stored.
     forgotten: SeqNumber,
 }
 
@@ -72,15 +74,17 @@ impl Boundaries {
     }
 }
 
-/// Transmission times of a flow: a ring of entries, and the latest segment boundaries.
+/// Transmission times of a flow: a ring of entries, and the segment boundaries of the most recent
+/// transmissions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SendTimes {
     /// Ring of entries.
     send_times: [SendTime; SEND_TIMES_MAX],
-    /// Index of the latest entry.
+    /// Index of the most recent entry.
     latest: usize,
-    /// Start of the latest entry's span, in us modulo 2^32.
+    /// Start of the most recent entry's span, in us modulo 2^32.
     begun_us: u32,
+    /// Segment boundaries of the most recent transmissions.
     boundaries: Boundaries,
 }
 
@@ -104,6 +108,8 @@ impl SendTimes {
         self.note_time(hot, now_us);
     }
 
+    /// Stores the present SND.NXT and `now_us` in the most recent entry. If the span of this entry
+    /// is over, begins a new entry first.
     fn note_time(&mut self, hot: &FlowState, now_us: u32) {
         let part_us = hot.srtt >> PART_OF_SRTT;
         if now_us.wrapping_sub(self.begun_us) > part_us {
@@ -150,7 +156,8 @@ impl SendTimes {
                 }
                 let len = stop - from;
                 let within = from >= known_start && stop <= known_end;
-                // The timed segment has its own record, so the data up to its end is one segment.
+                // The timed segment has an entry of its own, so the data from the entry before it
+                // up to its end is one segment.
                 let single = timed && hot.rtt_seq == una.add(stop) && len <= hot.mss.into();
                 let segment = match (within, single) {
                     (true, _) => known.size,
@@ -175,8 +182,8 @@ impl SendTimes {
         let timed = hot.has(flags::RTT_TIMING);
         let timed = timed.then_some((hot.rtt_seq, hot.rtt_stamp));
         let age = |entry: &SendTime| now_us.wrapping_sub(entry.1);
-        // Data cannot stay in flight for AGE_US_MAX without a timeout, so the sequence number of an
-        // older entry is from before a wrap.
+        // Data cannot stay in flight for AGE_US_MAX without a retransmission timeout. The sequence
+        // number of an older entry is therefore from before a wrap.
         let believed = |entry: &SendTime| {
             let ahead = entry.0.distance_from(hot.snd_una);
             ahead > 0 && ahead <= hot.flight_size() && age(entry) < AGE_US_MAX
@@ -201,14 +208,14 @@ impl SendTimes {
     }
 }
 
-/// Age of entries to ignore, in us: twice the default RTO_MAX of 120 s.
+/// Age in us from which entries are ignored: twice the default RTO_MAX of 120 s.
 const AGE_US_MAX: u32 = 240_000_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Returns a flow with an RTT of 8 ms that has sent and timed 1,000 bytes.
+    /// Returns a flow that has sent and timed 1,000 bytes, on a path with an RTT of 8 ms.
     fn flow() -> FlowState {
         FlowState {
             snd_nxt: SeqNumber(1000),
@@ -278,7 +285,7 @@ mod tests {
     fn segment_boundaries_follow_the_transmissions() {
         let (mut hot, mut send_times) = (flow(), SendTimes::default());
         hot.mss = 1000;
-        // The timed segment alone has no entry.
+        // Only the timed segment is in flight, and the table has no entry.
         assert_eq!(sizes(&send_times, &hot), [(1000, 1000)]);
         hot.snd_nxt = SeqNumber(3500);
         send_times.note(&hot, SeqNumber(1000), 1000, 3_000);

@@ -1,4 +1,4 @@
-//! The seventh and eighth step of SEGMENT ARRIVES (RFC 9293 §3.10.7.4): segment text and FIN.
+//! The seventh and the eighth check of SEGMENT ARRIVES (RFC 9293 §3.10.7.4): segment text and FIN.
 
 use tidelane_flow::{CloseCause, Driver, Event, State, StateEvent, flags};
 use tidelane_wire::{DropReason, Ecn, Segment, SeqNumber, TcpFlags};
@@ -7,7 +7,7 @@ use crate::{Outcome, SlowPath, arrive::Step, sack_blocks::QUICK_ACKS};
 
 impl<E: Driver> SlowPath<'_, E> {
     /// Seventh check: segment text. Stores the payload, even out of order (RFC 9293 SHLD-31).
-    /// Out-of-order data is acknowledged at once (MAY-13).
+    /// Out-of-order data is acknowledged immediately (MAY-13).
     pub(crate) fn process_text(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Step {
         if segment.payload.is_empty() {
             return Ok(());
@@ -21,7 +21,8 @@ impl<E: Driver> SlowPath<'_, E> {
                 .add(segment.payload.len() as u32)
                 .after(self.hot.rcv_nxt)
         {
-            // New data for a closed socket is answered by a RST (RFC 9293 §3.10.7.4), as in Linux.
+            // New data for a socket that the application has closed is answered by a RST (RFC 9293
+            // §3.10.7.4), as in Linux.
             self.counters.drops[DropReason::DataAfterClose.index()] += 1;
             self.counters.abort_on_data += 1;
             self.reset_for(segment, self.hot.key);
@@ -67,7 +68,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
         let in_order_before = self.cold.ooo.is_empty();
         self.advance_rcv_nxt(end);
-        // A segment that fills a hole is acknowledged at once (RFC 5681 §4.2).
+        // A segment that fills a hole (data missing before out-of-order data) or that contains
+        // duplicate data is acknowledged immediately (RFC 5681 §4.2).
         let at_once = at_once || !in_order_before || duplicate.is_some();
         self.hot.assign(flags::ACK_NOW, at_once);
         self.hot.schedule_ack(payload.len() as u32, self.timeouts);
@@ -85,9 +87,10 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Ends the run after a segment that filled a hole. Also ends the run after a segment with PSH
-    /// that lies after a hole or after another segment of the batch. `next` is RCV.NXT before the
-    /// segment. `had_ooo` is true if there was out-of-order data.
+    /// Ends the run after a segment that filled a hole. A segment with PSH also ends the run in two
+    /// cases: there is out-of-order data, or the flow (connection) already had work in this batch
+    /// before the segment (`PENDING`). `next` is RCV.NXT before the segment. `had_ooo` is true if
+    /// there was out-of-order data before the segment.
     pub(crate) fn end_run_after(&mut self, segment: &Segment<'_>, next: SeqNumber, had_ooo: bool) {
         let filled = had_ooo && self.hot.rcv_nxt != next;
         let behind = !self.cold.ooo.is_empty() || self.hot.has(flags::PENDING);
@@ -105,7 +108,8 @@ impl<E: Driver> SlowPath<'_, E> {
     /// a peer in recovery or with a small window wait for its RTO.
     fn end_run(&mut self) {
         if self.hot.has(flags::ACK_NOW) {
-            // If no frame is free, the ACK is sent at the end of the batch.
+            // If no transmit frame (packet buffer) is free, the ACK is sent at the end of the
+            // batch.
             let _ = self.send_ack();
         }
     }
@@ -133,7 +137,7 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Moves RCV.NXT to `end` and over the out-of-order ranges that adjoin or overlap.
+    /// Moves RCV.NXT to `end`, and then over the out-of-order ranges that adjoin or overlap.
     fn advance_rcv_nxt(&mut self, end: SeqNumber) {
         let mut next = end;
         // A segment may fill several holes.

@@ -1,6 +1,6 @@
-//! Expiry of a flow's timers: retransmission, tail loss probe, persist, RACK reordering, pacing,
-//! keepalive, FIN-WAIT-2 and path MTU. Also the start of the retransmission, tail loss probe,
-//! persist and keepalive timers.
+//! Expiry of the timers of a flow (connection): retransmission, tail loss probe, persist, RACK
+//! reordering, pacing, keepalive, FIN-WAIT-2 and path MTU. Also the start of the retransmission,
+//! tail loss probe, persist and keepalive timers.
 
 use tidelane_flow::{CaState, CloseCause, Driver, Event, Millis, State, flags};
 
@@ -8,9 +8,9 @@ use tidelane_wire::{SeqNumber, TcpFlags};
 
 use crate::{Outcome, SlowPath};
 
-/// ACK delay of the peer in ms that the PTO assumes while losses are suspected. The 200 ms of RFC
-/// 8985 §7.2 would make the probe useless, because the default RTO_MIN is also 200 ms. Many
-/// receivers delay an ACK by about 40 ms.
+/// ACK delay of the peer in ms that the PTO (timeout of a tail loss probe) assumes while losses are
+/// suspected. 200 ms, as in RFC 8985 §7.2, would make the probe useless, because the default
+/// RTO_MIN is also 200 ms. Many receivers delay an ACK by about 40 ms.
 const PROBE_DELAYED_ACK_MS: u32 = 50;
 /// R1: number of consecutive timeouts after which the IP layer gets negative advice about the path.
 /// RFC 9293 SHLD-10 asks for at least three retransmissions.
@@ -58,8 +58,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Starts the persist timer if nothing is in flight and data is held back by a closed or small
-    /// window or by a cork (RFC 9293 §3.8.6.1, MUST-36).
+    /// Starts the persist timer if nothing is in flight, and a closed window, a small window or a
+    /// cork (TCP_CORK) holds data back (RFC 9293 §3.8.6.1, MUST-36).
     pub fn arm_persist(&mut self) {
         let waits = self.hot.tx_end.after(self.hot.snd_nxt) && self.hot.flight_size() == 0;
         let held = self.hot.has(flags::CORK) && self.hot.snd_wnd > 0;
@@ -79,8 +79,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.hot.clear(flags::PTO_ARMED);
     }
 
-    /// Handles the expired timers, until a timer ends the flow. If the keepalive timer has expired,
-    /// an expired path MTU timer waits for the next call.
+    /// Handles the expired timers in turn, until a timer ends the flow. If the keepalive timer has
+    /// expired, an expired path MTU timer waits for the next call.
     pub fn on_timer(&mut self) -> Outcome {
         if self.hot.has(flags::RTO_ARMED) && self.hot.rto_deadline.is_due(self.clock.ms) {
             self.hot.clear(flags::RTO_ARMED);
@@ -174,10 +174,10 @@ impl<E: Driver> SlowPath<'_, E> {
 
     /// Returns true if the connection has reached R2 and must be given up (RFC 9293 §3.8.3,
     /// MUST-20). R2 is the largest number of retransmissions. If the application set a USER
-    /// TIMEOUT, this time replaces the number in a synchronized state, and is a further bound in
-    /// the handshake. If the peer has closed its window (§3.8.6.1, MUST-37), or has shrunk its
-    /// window to less than the oldest segment (§3.8.6, SHLD-17), only the timeouts since the peer's
-    /// last answer count.
+    /// TIMEOUT, this time replaces the number of retransmissions in a synchronized state, and is a
+    /// further limit in the handshake. If the peer has closed its window (§3.8.6.1, MUST-37), or
+    /// has shrunk its window to less than the oldest segment (§3.8.6, SHLD-17), only the timeouts
+    /// since the peer's last answer count.
     fn is_past_r2(&self) -> bool {
         let retries = self.retries_max();
         let synchronized = self.hot.state.is_synchronized();
@@ -193,7 +193,7 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns true if an active open has lasted for the sum of its timeouts with exponential
-    /// backoff. The timeouts without backoff do not extend this time (Linux:
+    /// backoff. Linear timeouts (without backoff) do not extend this time (Linux:
     /// `retransmits_timed_out`).
     fn is_syn_timed_out(&self) -> bool {
         if self.hot.state != State::SynSent {
@@ -216,7 +216,7 @@ impl<E: Driver> SlowPath<'_, E> {
 
     /// Returns the largest number of retransmissions, which applies to a SYN as well (RFC 9293
     /// MUST-22). With the default number, a SYN times out after 131 s, as in Linux. The application
-    /// can set the three minutes of MUST-23 by TCP_SYNCNT.
+    /// can get the three minutes of MUST-23 by TCP_SYNCNT.
     fn retries_max(&self) -> u8 {
         let asked = self.cold.options.syn_retries;
         match self.hot.state {
@@ -232,14 +232,13 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns true if the peer has acknowledged our SYN,ACK and the listener still waits for data
-    /// (TCP_DEFER_ACCEPT). During this wait, the SYN,ACK timer runs without retransmissions.
-    /// Afterwards, the SYN,ACK is sent once more, and its ACK completes the handshake (as in
-    /// Linux).
+    /// (TCP_DEFER_ACCEPT). The SYN,ACK timer then runs without retransmissions. Afterwards, the
+    /// SYN,ACK is sent once more, and the peer's ACK completes the handshake (as in Linux).
     fn is_deferred(&self) -> bool {
         self.cold.deferred && self.cold.backoff < self.cold.options.defer_accept
     }
 
-    /// Ends a connection whose peer does not answer. The cause is the last soft error, if any.
+    /// Ends a connection whose peer does not answer. The cause is the last soft ICMP error, if any.
     fn end_timed_out(&mut self) -> Outcome {
         let cause = self.cold.soft_error.unwrap_or(CloseCause::TimedOut);
         self.counters.abort_on_timeout += u64::from(self.hot.state.is_synchronized());
@@ -273,8 +272,8 @@ impl<E: Driver> SlowPath<'_, E> {
         Outcome::Keep
     }
 
-    /// Returns the start and length of the last segment that was sent: at most `mss` bytes, or the
-    /// FIN alone if the FIN was sent without payload.
+    /// Returns the start and length of the segment that ends at SND.NXT: at most `mss` bytes, or
+    /// the FIN alone if the FIN was sent without payload.
     fn last_sent(&mut self, mss: u32) -> Option<(SeqNumber, u32)> {
         let last = self.scoreboard_for_loss().last(mss);
         if self.cold.fin_without_data {
@@ -317,7 +316,7 @@ impl<E: Driver> SlowPath<'_, E> {
                 return Outcome::Keep;
             }
         } else {
-            // USER TIMEOUT also bounds the wait for a window, even if the peer answers (as in
+            // USER TIMEOUT also limits the wait for a window, even if the peer answers (as in
             // Linux).
             let unanswered = self.cold.unanswered_probes >= self.retries_max();
             if unanswered || self.is_user_timeout(self.cold.persist_since) {
@@ -332,7 +331,7 @@ impl<E: Driver> SlowPath<'_, E> {
         Outcome::Keep
     }
 
-    /// Returns the time in ms that is left of USER TIMEOUT (RFC 9293 §3.10.8, RFC 5482;
+    /// Returns the remaining time in ms of USER TIMEOUT (RFC 9293 §3.10.8, RFC 5482;
     /// TCP_USER_TIMEOUT), which counts from `since`. Returns `None` if the application set no
     /// timeout or `since` is `None`.
     fn user_timeout_left(&self, since: Option<Millis>) -> Option<u32> {
@@ -349,8 +348,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.user_timeout_left(since) == Some(0)
     }
 
-    /// Returns `wait`, bounded by the time that is left of USER TIMEOUT, but at least 1 ms. `wait`
-    /// and the result are in ms.
+    /// Returns `wait`, but at most the remaining time of USER TIMEOUT, which counts as at least 1
+    /// ms. `wait` and the result are in ms.
     fn within_user_timeout(&self, since: Option<Millis>, wait: u32) -> u32 {
         let left = self.user_timeout_left(since).unwrap_or(wait);
         wait.min(left.max(1))
@@ -394,9 +393,9 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Handles the expiry of `keepalive_deadline`: the end of FIN-WAIT-2, or the keepalive timer.
     fn on_keepalive_deadline(&mut self) -> Outcome {
         if self.hot.state == State::FinWait2 && self.cold.is_orphan {
-            // Do not move the flow to TIME-WAIT, where RCV.NXT would stay before a late FIN, so
-            // that the FIN would never be acknowledged. Without state, the engine answers the FIN
-            // by a RST, as in Linux.
+            // Do not move the flow to TIME-WAIT: RCV.NXT would not advance there, and a late FIN
+            // would never be acknowledged. Without state, the engine answers the FIN by a RST, as
+            // in Linux.
             return self.end(CloseCause::Finished);
         }
         if !self.cold.options.keepalive || !self.keepalive_applies() {
@@ -430,7 +429,7 @@ impl<E: Driver> SlowPath<'_, E> {
         Outcome::Keep
     }
 
-    /// Returns true if the peer counts as dead: after the largest number of unanswered probes. If
+    /// Returns true if the peer counts as dead: it left the largest number of probes unanswered. If
     /// the application set a USER TIMEOUT, this time and one unanswered probe decide instead (as in
     /// Linux).
     fn is_peer_dead(&self, silent_ms: u32) -> bool {
@@ -447,8 +446,9 @@ impl<E: Driver> SlowPath<'_, E> {
         idle.clamp(1, DEADLINE_MAX_MS) as u32
     }
 
-    /// Returns the approximate time since the last segment arrived, in ms. The fast path records
-    /// the arrival in units of 1.024 s only. The result may be about 2 s too short or 1 s too long.
+    /// Returns the approximate time since the last segment arrived, in ms. The fast path (the
+    /// engine's code for in-order segments) records the arrival in units of 1.024 s only. The
+    /// result may be about 2 s too short or 1 s too long.
     fn silent_ms(&self) -> u32 {
         let slow = self.clock.ms.0.wrapping_sub(self.cold.last_arrival.0);
         if self.hot.last_arrival == (self.cold.last_arrival.0 >> 10) as u16 {

@@ -1,4 +1,5 @@
-//! Detection of losses that a tail loss probe repaired (RFC 8985 §7.4.2).
+//! Detection of losses that a tail loss probe repaired (RFC 8985 §7.4.2). In this file, a probe is
+//! a tail loss probe that retransmitted data.
 
 use tidelane_cc::CongestionControl;
 use tidelane_flow::Driver;
@@ -9,9 +10,9 @@ use crate::SlowPath;
 impl<E: Driver> SlowPath<'_, E> {
     /// Checks the probe after SND.UNA moved to `ack`. If `ack` is beyond the probe, and neither a
     /// DSACK nor a duplicate ACK has shown that the probe was not needed, the probe repaired a
-    /// loss. cwnd is then reduced, unless cwnd was already reduced in this window or a reduction is
-    /// under way. An ACK up to the end of the probe proves nothing, because this ACK may be the
-    /// late ACK of the original segment.
+    /// loss. cwnd is then reduced, except in two cases: the sender is in Recovery, Loss or CWR, or
+    /// cwnd was already reduced for this window of data. An ACK up to the end of the probe proves
+    /// nothing, because this ACK may be the late ACK of the original segment.
     pub(crate) fn check_tlp(&mut self, ack: SeqNumber) {
         let Some(end) = self.cold.probe_end else {
             return;

@@ -1,6 +1,7 @@
-//! Decides when a flow has a scoreboard, the record of every transmission. A flow needs a
-//! scoreboard while losses are suspected, while an MTU probe is in flight, and while the congestion
-//! control needs delivery rates or an RTT sample from every ACK.
+//! Decides when a flow (connection) has a scoreboard. A scoreboard is the record of every
+//! unacknowledged transmission. A flow needs a scoreboard while losses are suspected, while an MTU
+//! probe (RFC 4821) is in flight, and while the congestion control needs delivery rates or an RTT
+//! sample from every ACK.
 
 use tidelane_cc::{CongestionControl, RttSample};
 use tidelane_flow::{CaState, Driver, flags};
@@ -16,17 +17,19 @@ const SCOREBOARD_ROUND_TRIPS: u32 = 8;
 const SCOREBOARD_MS_MIN: u32 = 1000;
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Records a sign of a loss, and returns the scoreboard, starting one if necessary.
+    /// Records a sign of a loss, and returns the scoreboard. Starts a scoreboard if the flow has
+    /// none.
     pub fn scoreboard_for_loss(&mut self) -> &mut Scoreboard {
         self.cold.loss_suspected_at = self.clock.ms;
         self.cold.loss_suspected = true;
         self.ensure_scoreboard()
     }
 
-    /// Returns true if transmissions must be recorded although no loss is suspected. While cwnd
-    /// limits the flow, the slow path handles every ACK anyway, so records cost little. A flow
-    /// without outstanding or unsent data needs no records, so that its next request can take the
-    /// fast path.
+    /// Returns true if transmissions must be recorded although no loss is suspected. A congestion
+    /// control that wants RTT samples gets records only while cwnd limits the flow. The slow path
+    /// (the engine's code for uncommon cases) then handles every ACK anyway, so the records cost
+    /// little. A flow that has neither outstanding nor unsent data needs no records. Its next
+    /// request can then take the fast path (the code for common cases).
     fn wants_scoreboard(&self) -> bool {
         let busy = self.hot.snd_una != self.hot.tx_end && self.hot.state.is_synchronized();
         let limited = self.hot.has(flags::CWND_LIMITED) && self.cold.controller.wants_rtt_samples();
@@ -41,7 +44,7 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Returns the scoreboard, starting one from the send times if necessary.
+    /// Returns the scoreboard. If the flow has none, starts a scoreboard from the send times.
     pub(crate) fn ensure_scoreboard(&mut self) -> &mut Scoreboard {
         let (hot, send_times, now) = (&*self.hot, &self.cold.send_times, self.clock.us());
         self.cold.scoreboard.get_or_insert_with(|| {
@@ -96,8 +99,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
         if !self.wants_scoreboard() {
             self.cold.scoreboard = None;
-            // The transmission times are lost with the scoreboard, so give the data that the
-            // scoreboard recorded the present time.
+            // The transmission times are lost with the scoreboard. The data in flight therefore
+            // gets the present time as its transmission time.
             self.cold.send_times.note_all(self.hot, self.clock.us());
             self.cold.reorder_deadline = None;
             self.hot.clear(flags::RTT_TIMING);

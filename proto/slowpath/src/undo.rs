@@ -7,10 +7,12 @@ use tidelane_wire::{Segment, SeqNumber};
 
 use crate::SlowPath;
 
-/// Upper bound of the reordering window, in quarters of the minimum RTT (as in Linux). SRTT is a
-/// further bound.
+/// Upper bound of RACK's reordering window, in quarters of the minimum RTT (as in Linux). The
+/// reordering window is the time by which a segment may arrive late without counting as lost. SRTT
+/// is a further upper bound.
 const REORDER_QUARTERS_MAX: u32 = 255;
-/// Number of recoveries after which the reordering window is reset (RFC 8985 §6.2 step 4).
+/// Number of recoveries since the reordering window last grew, after which the window is reset (RFC
+/// 8985 §6.2 step 4).
 const REORDER_PERSIST: u8 = 16;
 
 /// State to restore if a recovery proves to be spurious.
@@ -18,9 +20,10 @@ const REORDER_PERSIST: u8 = 16;
 pub struct Undo {
     /// Congestion control before the recovery.
     pub controller: Controller,
-    /// Retransmitted bytes that no DSACK has reported as duplicates (Linux: `undo_retrans`).
+    /// Bytes that the recovery has retransmitted and that no DSACK has reported as duplicates
+    /// (Linux: `undo_retrans`).
     pub undo_retrans: u32,
-    /// Timestamp of the first retransmission (Linux: `retrans_stamp`).
+    /// Time of the first retransmission of the recovery (Linux: `retrans_stamp`).
     pub retrans_stamp: Option<Millis>,
 }
 
@@ -70,15 +73,16 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Records reordering if an ACK in fast recovery, which advanced SND.UNA from `prior_una`,
-    /// echoes the timestamp of the original transmission (as in Linux).
+    /// Handles an ACK that advanced SND.UNA from `prior_una`. If the sender is in fast recovery and
+    /// the ACK echoes the timestamp of the original transmission, records reordering (as in Linux).
     pub(crate) fn check_late_original(&mut self, segment: &Segment<'_>, prior_una: SeqNumber) {
         if self.cold.ca_state == CaState::Recovery && self.echoes_original(segment) {
             self.note_reordering(prior_una);
         }
     }
 
-    /// Returns true if the echoed timestamp is older than the first retransmission (RFC 3522 §3.2).
+    /// Returns true if the echoed timestamp is older than the first retransmission of the recovery
+    /// (RFC 3522 §3.2).
     pub(crate) fn echoes_original(&self, segment: &Segment<'_>) -> bool {
         let first = self.cold.undo.as_ref().and_then(|undo| undo.retrans_stamp);
         match (first, segment.options.timestamps) {

@@ -5,7 +5,8 @@
 //! in the stream. The driver (the program that runs the engine) hides the last urgent byte from the
 //! application's reads unless SO_OOBINLINE is set.
 //!
-//! A flow with an urgent pointer in either direction stays on the slow path.
+//! A flow (connection) with an urgent pointer in either direction stays on the slow path, the
+//! engine's code for uncommon cases.
 
 use tidelane_flow::{Driver, Event, SegmentOut, TxFull};
 use tidelane_wire::{Segment, SeqNumber, TcpFlags};
@@ -15,15 +16,16 @@ use crate::SlowPath;
 /// Urgent state of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Urgent {
-    /// SND.UP, until the peer has acknowledged the urgent data.
+    /// SND.UP; `None` if there is no unacknowledged urgent data.
     pub snd_up: Option<SeqNumber>,
-    /// RCV.UP - 1: the last urgent byte, until all data up to this byte has arrived.
+    /// RCV.UP - 1: the last urgent byte. `None` once all data up to this byte has arrived.
     rcv_up: Option<UrgentByte>,
 }
 
 /// The last urgent byte of the peer.
 #[derive(Clone, Copy, Debug)]
 struct UrgentByte {
+    /// Sequence number of the byte.
     at: SeqNumber,
     /// True if the byte has arrived, perhaps out of order.
     received: bool,
@@ -38,8 +40,9 @@ impl Urgent {
 
 /// Returns the urgent pointer of a segment that begins at `seq`: the distance from `seq` to SND.UP,
 /// or the largest value of the field if SND.UP is out of reach. Returns `None` if no urgent data
-/// ends after `seq`. If the largest value would point at data that was already sent, also returns
-/// `None`, as in Linux, because the peer would take an earlier byte for the last urgent byte.
+/// ends after `seq`. Also returns `None`, as in Linux, if the largest value would point at data
+/// that was already sent: the peer may have this data, and would take a byte of it for the last
+/// urgent byte. A pointer beyond SND.NXT is harmless, because later segments correct the pointer.
 pub(crate) fn pointer(
     snd_up: Option<SeqNumber>,
     seq: SeqNumber,
@@ -54,7 +57,7 @@ pub(crate) fn pointer(
 
 impl<E: Driver> SlowPath<'_, E> {
     /// Sixth check: URG, even while the window is closed (RFC 9293 MUST-66). One event reports the
-    /// position of the last urgent byte to the application at once (MUST-32). Another event
+    /// position of the last urgent byte to the application immediately (MUST-32). Another event
     /// delivers the last urgent byte when this byte arrives, even out of order.
     pub(crate) fn check_urg(&mut self, segment: &Segment<'_>) {
         if segment.flags.contains(TcpFlags::URG) {
@@ -70,9 +73,9 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Stores an urgent pointer that is beyond the last urgent pointer. Ignores a pointer to
+    /// Stores an urgent pointer that is beyond the stored urgent pointer. Ignores a pointer to
     /// received data, because a duplicate segment must not make its data urgent again. A pointer of
-    /// zero means the first byte, as in Linux.
+    /// zero means the first byte of the segment, as in Linux.
     fn process_urgent_pointer(&mut self, segment: &Segment<'_>) {
         let at = segment.seq.add(u32::from(segment.urgent).saturating_sub(1));
         let known = self.cold.urgent.rcv_up;

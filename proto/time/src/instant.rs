@@ -17,7 +17,7 @@ pub struct Instant(pub u64);
 impl Instant {
     /// The origin.
     pub const ZERO: Self = Self(0);
-    /// The latest instant, which stands for "never".
+    /// The highest instant, which stands for "never".
     pub const MAX: Self = Self(u64::MAX);
 
     /// Returns the instant `nanos` nanoseconds after the origin.
@@ -55,7 +55,7 @@ impl Instant {
         self.0 / 1_000_000
     }
 
-    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later than `self`.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration(self.0.saturating_sub(earlier.0))
     }

@@ -1,4 +1,5 @@
-//! Property tests: the wheel behaves as an ordered map (the oracle), and arithmetic saturates.
+//! Property tests: the wheel behaves as an ordered map (the oracle). Unit tests: handles, memory,
+//! arithmetic and text output.
 
 extern crate std;
 
@@ -15,14 +16,14 @@ enum Op {
     Insert(u64),
     /// Inserts an entry whose deadline passed this duration ago.
     InsertPast(u64),
-    /// Cancels the entry at this index of the oracle, modulo its length.
+    /// Cancels the entry at this index of the oracle, modulo the number of entries.
     Cancel(usize),
     /// Advances the clock by this duration and fires the expired entries.
     Advance(u64),
 }
 
-/// Generates durations of every magnitude up to 2^49 ns (6.5 days), so that at least the six lowest
-/// levels of the wheel are used.
+/// Generates durations of every magnitude below 2^49 ns (6.5 days). With these durations, the tests
+/// use at least the six lowest levels of the wheel.
 fn span() -> impl Strategy<Value = u64> {
     (0u32..50, any::<u64>()).prop_map(|(bits, value)| value & ((1 << bits) - 1))
 }
@@ -36,7 +37,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Fires the expired entries of the wheel and of the oracle, and compares their values.
+/// Fires the entries of the wheel and of the oracle that have expired at `now`, and checks that
+/// both fire the same values.
 fn advance_and_compare(
     wheel: &mut TimerWheel<u32>,
     oracle: &mut BTreeMap<(Instant, u32), TimerHandle>,
@@ -53,7 +55,7 @@ fn advance_and_compare(
         }
         oracle.remove(&(at, value));
         expected.push(value);
-        assert_eq!(wheel.cancel(handle), None, "a fired handle is stale");
+        assert_eq!(wheel.cancel(handle), None, "a fired handle is not stale");
     }
     fired.sort_unstable();
     expected.sort_unstable();
@@ -104,13 +106,13 @@ proptest! {
             }
             check_next_deadline(&wheel, &oracle);
         }
-        // At the latest possible time, all remaining entries fire.
+        // At the highest possible time, all remaining entries fire.
         advance_and_compare(&mut wheel, &mut oracle, Instant::MAX);
         prop_assert!(wheel.is_empty() && oracle.is_empty());
     }
 
-    /// A caller that sleeps until `next_deadline` fires each entry exactly at its deadline, after a
-    /// bounded number of wake-ups.
+    /// A caller that sleeps until `next_deadline` fires each entry exactly at its deadline. The
+    /// number of wake-ups is at most nine times the number of entries.
     #[test]
     fn sleeping_until_next_deadline_fires_on_time(spans in prop::collection::vec(span(), 1..100)) {
         let mut wheel = TimerWheel::new();
@@ -122,7 +124,7 @@ proptest! {
         while let Some(now) = wheel.next_deadline() {
             wakeups += 1;
             while let Some(at) = wheel.expire_next(now) {
-                prop_assert_eq!(Instant(at), now, "fires at its deadline");
+                prop_assert_eq!(Instant(at), now, "fires too early or too late");
                 fired.push(at);
             }
         }

@@ -1,15 +1,17 @@
 //! A hierarchical hashed timer wheel. Insertion and cancellation take constant time. An insertion
 //! allocates only if the number of entries exceeds its previous maximum.
 //!
-//! Deadlines keep their full resolution; the wheel only sorts them into slots. Level 0 has 64 slots
-//! of one tick (2^16 ns, about 66 us). The slots of each further level are 64 times as long. Eight
-//! levels cover all of `u64`, so the wheel needs no overflow list:
+//! Deadlines keep their full resolution; the wheel only sorts them into slots. A tick is 2^16 ns
+//! (about 66 us). Level 0 has 64 slots of one tick each. Each further level also has 64 slots,
+//! which are 64 times as long as the slots of the level below. Eight levels cover all of `u64`, so
+//! the wheel needs no overflow list:
 //!
 //! ```text
 //! level 0   one tick per slot     up to   4.2 ms ahead
-//! level 1   64 ticks              up to 268   ms
-//! level 2   4096 ticks            up to 17    s
-//! ...       level 7               up to `Instant::MAX`
+//! level 1   64 ticks per slot     up to 268   ms
+//! level 2   4096 ticks per slot   up to 17    s
+//! ...
+//! level 7   2^42 ticks per slot   up to `Instant::MAX`
 //! ```
 //!
 //! The level of an entry follows from the highest bit in which its tick differs from `cursor`, the
@@ -18,9 +20,9 @@
 //! set bit in the bitmap `occupied` of the lowest non-empty level.
 //!
 //! When the cursor reaches a slot of a higher level, the entries of that slot move to lower levels.
-//! A TCP retransmission timer of 200 ms moves once or twice before it fires. When the cursor
-//! reaches a slot of level 0, the expired entries move to the due list, from which
-//! [`TimerWheel::expire_next`] takes them one by one.
+//! A TCP retransmission timer of 200 ms moves to a lower level once or twice before it fires. When
+//! the cursor reaches a slot of level 0, the expired entries move to the due list.
+//! [`TimerWheel::expire_next`] takes the entries from the due list one by one.
 
 use alloc::{boxed::Box, vec::Vec};
 
@@ -36,22 +38,25 @@ const SLOTS: usize = 1 << LEVEL_LOG2;
 const LEVELS: usize = 8;
 /// Index of the due list in `lists`. The due list holds the expired entries.
 const DUE: u16 = (SLOTS * LEVELS) as u16;
-/// Marks a free entry in [`Entry::list`].
+/// Value of [`Entry::list`] in a free entry.
 const FREE: u16 = DUE + 1;
-/// Index that ends a list.
+/// Index of no entry, which ends a list.
 const NIL: u32 = u32::MAX;
-/// If the earliest slot has at least this many entries, a poll uses the start of the slot as the
-/// next deadline, instead of searching for the earliest entry.
+/// A poll (a call of [`TimerWheel::expire_next`]) searches the first occupied slot after the cursor
+/// for the earliest entry only if the slot has fewer entries than this number. Otherwise, the poll
+/// uses the start of the slot as the next deadline.
 const EXACT_SCAN_MAX: usize = 8;
 
 const _: () = assert!(LEVELS as u32 * LEVEL_LOG2 + TICK_LOG2 == u64::BITS);
 
 /// Handle of one entry of a [`TimerWheel`]. A handle becomes stale when its entry fires or is
-/// cancelled, and then matches no later entry in the same memory until that memory has been reused
-/// 2^32 times.
+/// cancelled. A stale handle matches no entry until the memory of its entry has been reused 2^32
+/// times.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TimerHandle {
+    /// Index of the entry in `TimerWheel::entries`.
     index: u32,
+    /// `Entry::generation` at the insertion.
     generation: u32,
 }
 
@@ -80,12 +85,13 @@ struct Entry<T> {
     /// Number of times that the entry was freed, modulo 2^32. A handle with a different number is
     /// stale.
     generation: u32,
-    /// Index of the list in `lists`, or `FREE`.
+    /// Index in `lists` of the list that has this entry, or `FREE`.
     list: u16,
+    /// Value that the caller of [`TimerWheel::insert`] passed.
     value: T,
 }
 
-/// A doubly linked list of entries, by their indices.
+/// A doubly linked list of entries: the indices of the first and the last entry, or `NIL`.
 #[derive(Clone, Copy, Debug)]
 struct List {
     head: u32,
@@ -97,8 +103,8 @@ const EMPTY: List = List {
     tail: NIL,
 };
 
-/// A set of deadlines, each with a small value such as a flow id. Entries fire in the order of
-/// their ticks.
+/// A set of entries. Each entry has a deadline and a small value, such as a flow id. Entries fire
+/// in the order of their ticks: see [`TimerWheel::expire_next`].
 #[derive(Debug)]
 pub struct TimerWheel<T: Copy> {
     entries: Vec<Entry<T>>,
@@ -109,12 +115,12 @@ pub struct TimerWheel<T: Copy> {
     /// Tick up to which all slots were processed. The slot of this tick may have entries that are
     /// not due yet.
     cursor: u64,
-    /// Lower bound of the deadlines of all entries outside the due list.
+    /// Time before which no entry is due, apart from the entries in the due list.
     not_before: Instant,
     /// Earliest time at which a poll can find an entry: `not_before`, or zero while the due list
-    /// has entries. A poll before this time needs only this one comparison.
+    /// has entries. A poll before this time only compares its `now` with this field.
     wake_at: Instant,
-    /// One bit for each non-empty slot of each level.
+    /// One bitmap per level: bit n is set if slot n of the level has entries.
     occupied: [u64; LEVELS],
     /// The slots of all levels, and then the due list.
     lists: Box<[List; DUE as usize + 1]>,
@@ -190,11 +196,13 @@ impl<T: Copy> TimerWheel<T> {
         (entry.generation == handle.generation && entry.list != FREE).then_some(entry.at)
     }
 
-    /// Removes and returns one entry whose deadline is at or before `now`. The caller repeats the
-    /// call until `None`.
+    /// Removes one entry whose deadline is at or before `now`, and returns its value. The caller
+    /// repeats the call until the result is `None`.
     ///
-    /// Entries fire in the order of their ticks, and in any order within a tick. If `now` goes
-    /// backwards, only entries that had expired at the latest `now` fire.
+    /// Entries fire in the order of their ticks, and in any order within a tick. An entry that is
+    /// inserted after its deadline may fire after entries of later ticks. If `now` is lower than in
+    /// an earlier call, an entry fires only if its deadline is at or before the highest `now` so
+    /// far.
     #[inline]
     pub fn expire_next(&mut self, now: Instant) -> Option<T> {
         if now < self.wake_at {
@@ -209,12 +217,12 @@ impl<T: Copy> TimerWheel<T> {
         }
     }
 
-    /// Returns the time of the next poll, or `None` if the wheel is empty. The time is never later
-    /// than the earliest deadline.
+    /// Returns the time at which the caller should poll next, or `None` if the wheel is empty. The
+    /// time is never later than the earliest deadline.
     ///
     /// After a poll ([`TimerWheel::expire_next`]) that returned `None`, the time is exact if fewer
-    /// than eight entries share the earliest slot, and otherwise early by at most the length of
-    /// that slot. If the earliest entry is cancelled later, the time may still be its deadline.
+    /// than eight entries share the earliest slot. Otherwise, the time is early by at most the span
+    /// of that slot. After a cancellation, the time may be earlier than all remaining deadlines.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.len == 0 {
@@ -226,13 +234,14 @@ impl<T: Copy> TimerWheel<T> {
         }
     }
 
-    /// Returns true if [`TimerWheel::expire_next`] should be called at `now`. After a cancellation,
-    /// the call may find no entry.
+    /// Returns true if [`TimerWheel::expire_next`] should be called at `now`. The call may find no
+    /// entry, for example after a cancellation.
     #[inline]
     pub const fn is_due(&self, now: Instant) -> bool {
         now.0 >= self.wake_at.0
     }
 
+    /// Sets `wake_at` from the due list and `not_before`.
     fn note_wake(&mut self) {
         self.wake_at = match self.lists[usize::from(DUE)].head {
             NIL => self.not_before,
@@ -247,8 +256,8 @@ impl<T: Copy> TimerWheel<T> {
         self.note_wake();
     }
 
-    /// Moves the cursor to the tick of `now`, and the entries that have expired to the due list.
-    /// The cursor never moves back.
+    /// Moves the cursor to the tick of `now`, but never back. Moves the entries that have expired
+    /// at `now` to the due list, and updates `not_before`.
     fn advance_cursor(&mut self, now: Instant) {
         let target = (now.0 >> TICK_LOG2).max(self.cursor);
         while let Some((level, slot, start)) = self.earliest_slot() {
@@ -268,7 +277,7 @@ impl<T: Copy> TimerWheel<T> {
         self.not_before = Instant::MAX;
     }
 
-    /// Returns level, slot and first tick of the earliest non-empty slot.
+    /// Returns the earliest non-empty slot: its level, its index in the level, and its first tick.
     fn earliest_slot(&self) -> Option<(usize, usize, u64)> {
         let level = self.occupied.iter().position(|bits| *bits != 0)?;
         let slot = self.occupied[level].trailing_zeros() as usize;
@@ -294,7 +303,8 @@ impl<T: Copy> TimerWheel<T> {
         Instant(start << TICK_LOG2)
     }
 
-    /// Moves the entries of a slot that the cursor has reached, above level 0, to lower levels.
+    /// Moves the entries of a slot to lower levels. The slot is above level 0, and the cursor has
+    /// reached the slot.
     fn cascade(&mut self, level: usize, slot: usize) {
         let list = level * SLOTS + slot;
         let mut index = self.lists[list].head;
@@ -307,8 +317,8 @@ impl<T: Copy> TimerWheel<T> {
         }
     }
 
-    /// Moves the expired entries of a level-0 slot to the due list. If entries remain in the slot,
-    /// sets `not_before` to their earliest deadline and returns true.
+    /// Moves the entries of a level-0 slot that have expired at `now` to the due list. If entries
+    /// remain in the slot, sets `not_before` to their earliest deadline and returns true.
     fn collect_due(&mut self, slot: usize, now: Instant) -> bool {
         let mut earliest_left = Instant::MAX;
         let mut index = self.lists[slot].head;
@@ -329,10 +339,11 @@ impl<T: Copy> TimerWheel<T> {
         left
     }
 
-    /// Links an entry into the slot for its deadline, relative to the cursor.
+    /// Links an entry into the slot that follows from its deadline and the cursor. The slot of an
+    /// entry whose tick is before the cursor is the slot of the cursor.
     fn place(&mut self, index: u32) {
         let tick = (self.entries[index as usize].at.0 >> TICK_LOG2).max(self.cursor);
-        // `| 1` selects level 0 for an entry of the cursor's own tick.
+        // `| 1` selects level 0 for an entry whose tick equals the cursor.
         let highest_difference = u64::BITS - 1 - ((tick ^ self.cursor) | 1).leading_zeros();
         let level = (highest_difference / LEVEL_LOG2) as usize;
         let slot = (tick >> (level as u32 * LEVEL_LOG2)) as usize % SLOTS;

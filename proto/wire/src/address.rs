@@ -63,7 +63,8 @@ impl IpAddress {
         u128::from_ne_bytes(self.0) & V4_PREFIX_MASK == V4_PREFIX
     }
 
-    /// Returns true for `0.0.0.0` and `::`, which mean "any address" in a bind.
+    /// Returns true for `0.0.0.0` and `::`. A socket that is bound to one of these addresses
+    /// receives packets for every local address.
     #[inline]
     pub const fn is_unspecified(self) -> bool {
         matches!(u128::from_be_bytes(self.0), 0 | 0xffff_0000_0000)
@@ -71,16 +72,16 @@ impl IpAddress {
 
     /// Returns true if a socket that is bound to this address receives packets for the address
     /// `other`: the addresses are equal, or this address is the unspecified address of the same IP
-    /// version. Dual-stack sockets, which are bound to `::` and receive IPv4, too, are not
-    /// considered.
+    /// version. For `::` and an IPv4 address, the function returns false, although a dual-stack
+    /// socket that is bound to `::` also receives IPv4 packets.
     #[inline]
     pub fn covers(self, other: Self) -> bool {
         self == other || self.is_unspecified() && self.is_v4() == other.is_v4()
     }
 
-    /// Returns true if the first `len` bits equal the first `len` bits of `prefix`. The length of
-    /// an IPv4 prefix includes the 96 bits of the mapped form. A prefix shorter than 96 bits is an
-    /// IPv6 prefix and contains no IPv4 address.
+    /// Returns true if the first `len` bits of `self` equal the first `len` bits of `prefix`. The
+    /// length of an IPv4 prefix includes the 96 bits of the mapped form: the `len` of `10.0.0.0/8`
+    /// is 104. A prefix shorter than 96 bits is an IPv6 prefix and contains no IPv4 address.
     pub fn shares_prefix(self, prefix: Self, len: u8) -> bool {
         if len < 96 && self.is_v4() {
             return false;
@@ -89,8 +90,8 @@ impl IpAddress {
         len == 0 || differs >> (128 - u32::from(len.min(128))) == 0
     }
 
-    /// Returns the address with all bits after the first `len` cleared. The length of an IPv4
-    /// prefix includes the 96 bits of the mapped form.
+    /// Returns the address with all bits cleared except the first `len` bits. For IPv4, `len`
+    /// includes the 96 bits of the mapped form.
     pub const fn masked(self, len: u8) -> Self {
         let mask = match len {
             0 => 0,
@@ -120,7 +121,7 @@ impl IpAddress {
     }
 
     /// Returns true for multicast addresses (`224.0.0.0/4`, `ff00::/8`) and the limited broadcast
-    /// address.
+    /// address (`255.255.255.255`).
     #[inline]
     pub const fn is_multicast_or_broadcast(self) -> bool {
         match self.as_v4() {

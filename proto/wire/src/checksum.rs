@@ -1,10 +1,10 @@
 //! The internet checksum (RFC 1071): the one's complement sum of 16-bit words.
 //!
-//! A [`Sum`] adds words in the machine's byte order. On a little-endian machine, this only swaps
-//! the two bytes of the result (RFC 1071 §2 (B)), so the code can add whole machine words: eight
-//! bytes with one add-with-carry. On x86-64, add-with-carry takes a third of the instructions of
-//! SSE2 code. The sums of adjacent pieces of data can be added if each piece but the last has an
-//! even length.
+//! A [`Sum`] adds words in the machine's byte order. On a little-endian machine, this order only
+//! swaps the two bytes of the result (RFC 1071 §2 (B)). The code can therefore add whole machine
+//! words: eight bytes with one add-with-carry instruction. On x86-64, this code needs a third of
+//! the instructions that SSE2 code needs. The sums of adjacent pieces of data can be added if the
+//! length of each piece is even. Only the last piece may have an odd length.
 
 use crate::address::IpAddress;
 
@@ -13,7 +13,8 @@ use crate::address::IpAddress;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sum(u64);
 
-/// Number of bytes per iteration: two carry chains, which the processor executes in parallel.
+/// Number of bytes per iteration: two carry chains (sequences of dependent add-with-carry
+/// instructions), which the processor executes in parallel.
 const BLOCK: usize = 64;
 /// Number of bytes per carry chain.
 const CHAIN: usize = 32;
@@ -35,8 +36,8 @@ impl Sum {
         Self(add(self.0, other.0))
     }
 
-    /// Returns the sum folded to 16 bits, without the final complement. The caller stores the
-    /// result in network byte order.
+    /// Returns the sum folded to 16 bits, without the final complement. The result is in host byte
+    /// order, and the caller stores it in network byte order.
     #[inline]
     pub const fn fold(self) -> u16 {
         // Adding the two halves gives their sum, with end-around carry, in the upper half.
@@ -59,8 +60,8 @@ impl Sum {
     }
 }
 
-/// A sum of 16-bit words that collects all carries in its upper half. Header templates add to it
-/// the fields that differ from packet to packet.
+/// A sum of 16-bit words that collects all carries in its upper half. A header template adds to
+/// this sum the fields that differ from packet to packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SmallSum(u32);
 
@@ -129,7 +130,7 @@ pub fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> Sum {
     Sum(add(add(sums[0], sums[1]), sum_tail(src_tail)))
 }
 
-/// Returns the sum of a few header words, which are too few to overflow 64 bits.
+/// Returns the sum of the words of a header. A header has too few words to overflow 64 bits.
 #[inline]
 pub(crate) fn sum_words(words: &[u32]) -> Sum {
     Sum(words.iter().copied().map(u64::from).sum())
@@ -172,8 +173,9 @@ fn split<const N: usize>(bytes: &[u8]) -> (Option<[u8; N]>, &[u8]) {
     }
 }
 
-/// Returns the sum of the pseudo-header of a transport protocol, in the IP version of the
-/// addresses. `len` is the length of transport header and payload in bytes.
+/// Returns the sum of the pseudo-header of a transport protocol: that of IPv4 if both addresses are
+/// IPv4 addresses, otherwise that of IPv6. `len` is the length of transport header and payload in
+/// bytes.
 #[inline(always)]
 pub fn pseudo_header(src: IpAddress, dst: IpAddress, protocol: u8, len: u32) -> Sum {
     match (src.as_v4(), dst.as_v4()) {

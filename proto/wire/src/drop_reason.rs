@@ -1,4 +1,5 @@
-//! Reasons to drop a packet, which the service counts. A flow is a TCP connection.
+//! Reasons to drop a packet, and the names of these reasons in counters and logs. A flow is a TCP
+//! connection.
 
 use core::fmt;
 
@@ -7,8 +8,8 @@ macro_rules! drop_reasons {
         /// Reason for which a packet or segment was dropped. The code that drops the packet counts
         /// it under this reason.
         ///
-        /// All layers share one list, so that each dropped packet is counted once.
-        /// [`DropReason::index`] is an index into an array of counters.
+        /// All layers share one list of reasons, so that one array can have the counters of all
+        /// layers. [`DropReason::index`] is an index into this array.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(u8)]
         pub enum DropReason {
@@ -33,51 +34,52 @@ macro_rules! drop_reasons {
 
 drop_reasons! {
     // Wire.
-    /// The frame ends within a header or is shorter than a length field says, or the length of a
-    /// UDP datagram is less than a header.
+    /// The frame ends within a header, or is shorter than a length field says. A UDP datagram whose
+    /// length field is less than the length of a UDP header counts here, too.
     Truncated => "truncated",
     /// The Ethernet type is neither IPv4 nor IPv6. Frames with VLAN tags count here, too.
     UnsupportedEthertype => "unsupported_ethertype",
     /// The receiver does not handle the transport protocol of the packet, or of the packet that an
     /// ICMP error quotes.
     UnsupportedProtocol => "unsupported_protocol",
-    /// The IP version, a header length, the total length, an option or the chain of headers is
-    /// invalid.
+    /// The IP version, a header length, the total length, an option or the chain of IPv6 extension
+    /// headers is invalid.
     BadIpHeader => "bad_ip_header",
     /// The IPv4 header checksum is wrong.
     BadIpChecksum => "bad_ip_checksum",
     /// A fragment reached a function that handles whole packets only.
     Fragment => "fragment",
-    /// The fragment has an invalid length or offset.
+    /// The fragment has an invalid length or offset, or the reassembled packet is too long. The
+    /// first fragment of a TCP segment over IPv6 counts here, too, if the TCP header is incomplete.
     BadFragment => "bad_fragment",
-    /// The fragment overlaps another fragment, contradicts the end of the packet, or belongs to a
-    /// packet that an earlier fragment has invalidated in this way (RFC 5722, RFC 8200 §4.5).
+    /// The fragment overlaps another fragment, or contradicts another fragment about the end of the
+    /// packet (RFC 5722, RFC 8200 §4.5). Later fragments of this packet count here, too.
     FragmentOverlap => "fragment_overlap",
-    /// The fragment is an exact duplicate.
+    /// The fragment is an exact duplicate of another fragment.
     FragmentDuplicate => "fragment_duplicate",
-    /// The packet of the fragment consists of too many fragments, or there is no room for the
-    /// fragment.
+    /// The packet has too many fragments, or there is no memory for the fragment.
     FragmentLimit => "fragment_limit",
     /// The ECN fields of the packet's fragments are inconsistent (RFC 3168 §5.3).
     FragmentEcn => "fragment_ecn",
     /// The TCP data offset is invalid.
     BadTcpHeader => "bad_tcp_header",
-    /// The checksum of the transport is wrong.
+    /// The TCP, UDP or ICMP checksum is wrong.
     BadChecksum => "bad_checksum",
-    /// The ICMP message is not an error, or its quote is invalid.
+    /// The ICMP message is not an error, has an invalid quote, or reports an MTU that is too low.
     BadIcmp => "bad_icmp",
     /// The source cannot be the address of one host: a multicast, broadcast or unspecified address,
     /// or an address in "this network" (`0.0.0.0/8`).
     BadAddress => "bad_address",
     /// The source is not possible on this link, such as an address of this host, a loopback
-    /// address, or a broadcast address of the link's routes.
+    /// address, or the broadcast address of a network of this host.
     MartianSource => "martian_source",
-    /// The route to the source uses another interface, and `rp_filter` forbids this (RFC 3704).
+    /// `rp_filter` forbids the source (RFC 3704): there is no route to the source, or (in the
+    /// strict mode) the route to the source uses another interface.
     ReversePath => "reverse_path",
     /// The packet has an IPv4 source route option (RFC 7126 §4.3, §4.4).
     SourceRoute => "source_route",
-    /// The packet is longer than the path MTU or than a frame, or its payload cannot be read from
-    /// the send buffer.
+    /// The packet to send is longer than the MTU or than a frame, or its payload cannot be read
+    /// from the send buffer. A received UDP datagram that is longer than a buffer counts here, too.
     TooLong => "too_long",
 
     // Demultiplexing.
@@ -86,7 +88,7 @@ drop_reasons! {
     CoreBusy => "core_busy",
     /// The destination is not an address of this host.
     NotOurs => "not_ours",
-    /// There is no flow with this 4-tuple, and the segment does not open one.
+    /// There is no flow with this 4-tuple, and the segment does not open a flow.
     NoFlow => "no_flow",
     /// The segment is a SYN for a port without a listener, or the datagram is for a port without a
     /// socket.
@@ -101,15 +103,16 @@ drop_reasons! {
     OutOfWindow => "out_of_window",
     /// All data of the segment has already been received.
     Duplicate => "duplicate",
-    /// SEG.ACK acknowledges unsent data, or does not acknowledge the SYN during the handshake.
+    /// SEG.ACK acknowledges unsent data, or (during the handshake) does not acknowledge our SYN.
     AckUnsent => "ack_unsent",
     /// SEG.ACK is older than SND.UNA by more than MAX.SND.WND (RFC 5961 §5).
     AckTooOld => "ack_too_old",
-    /// The segment has no ACK flag, which the state of the connection requires.
+    /// The segment has no ACK flag, but the state of the connection requires the flag.
     NoAck => "no_ack",
-    /// The segment has neither SYN nor RST, one of which SYN-SENT requires (RFC 9293 §3.10.7.3).
+    /// The connection is in SYN-SENT, and the segment has neither SYN nor RST (RFC 9293 §3.10.7.3).
     BadFlags => "bad_flags",
-    /// The segment is a SYN in a synchronized state (RFC 5961 §4). The answer is a challenge ACK.
+    /// The segment is a SYN in a synchronized state (RFC 5961 §4). In SYN-RECEIVED, only a SYN with
+    /// another sequence number than the first SYN counts here. The answer is a challenge ACK.
     UnexpectedSyn => "unexpected_syn",
     /// The segment is a RST in the window, but not at RCV.NXT (RFC 5961 §3).
     InexactRst => "inexact_rst",
@@ -119,19 +122,20 @@ drop_reasons! {
     DataAfterClose => "data_after_close",
     /// The quoted sequence number of an ICMP error is not outstanding (RFC 5927 §4.1).
     IcmpOutOfWindow => "icmp_out_of_window",
-    /// The segment is the ACK of a handshake without data, and the listener waits for data
-    /// (TCP_DEFER_ACCEPT).
+    /// The segment is the last ACK of a handshake and carries no data, but the listener waits for
+    /// data (TCP_DEFER_ACCEPT).
     AcceptDeferred => "accept_deferred",
-    /// A rate limit suppressed the answer, such as a challenge ACK or a RST.
+    /// A rate limit suppressed the answer to a segment, such as a challenge ACK or a RST. The
+    /// segment may also be counted under another reason.
     RateLimited => "rate_limited",
 
     // Limits of memory and queues.
-    /// There is no memory for the payload in the flow's receive buffer, or in the receive queue of
-    /// a UDP socket.
+    /// There is no memory for the payload in the flow's receive buffer, or no room in the receive
+    /// queue of a UDP socket.
     RxBufferFull => "rx_buffer_full",
     /// The connection has too many out-of-order ranges.
     ReassemblyFull => "reassembly_full",
-    /// The SYN queue of the listener is full.
+    /// There is no room for another half-open connection, and SYN cookies are disabled.
     SynQueueFull => "syn_queue_full",
     /// The accept queue of the listener is full.
     AcceptQueueFull => "accept_queue_full",

@@ -1,7 +1,7 @@
 //! The TCP Fast Open option (RFC 7413 §4.1.1): a cookie, or a request for a cookie.
 //!
-//! The option has kind 34, or in its experimental form (RFC 6994) kind 254 and a two-byte
-//! identifier. The stack answers a peer in the form that the peer used.
+//! The option has kind 34. Its experimental form (RFC 6994) has kind 254 and a two-byte identifier
+//! (ExID). The stack answers a peer in the form that the peer used.
 
 /// Kind of the option.
 pub(crate) const KIND: u8 = 34;
@@ -17,7 +17,8 @@ const COOKIE_LEN_MIN: usize = 4;
 /// Largest length of a cookie, in bytes.
 const COOKIE_LEN_MAX: usize = 16;
 
-/// A cookie of 4 to 16 bytes with an even length. An empty cookie is the request for a cookie.
+/// A Fast Open cookie: an even number of bytes, from 4 to 16. A cookie of zero bytes is the request
+/// for a cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct FastOpenCookie {
     /// The cookie, followed by zeros.
@@ -67,8 +68,8 @@ pub struct FastOpenOption {
 }
 
 impl FastOpenOption {
-    /// Parses the body of the option, which follows kind and length. Returns `None` if the
-    /// experimental option is not Fast Open, or if the length of the cookie is invalid.
+    /// Parses the body of the option: the bytes after kind and length. Returns `None` if the length
+    /// of the cookie is invalid, or if the ExID of an experimental option is not that of Fast Open.
     pub(crate) fn parse(kind: u8, body: &[u8]) -> Option<Self> {
         let experimental = kind == KIND_EXPERIMENT;
         let cookie = match experimental {

@@ -31,8 +31,9 @@ impl FlowKey {
         }
     }
 
-    /// Returns an unkeyed hash of the ports and the last bytes of the peer's address. A peer can
-    /// predict this hash, so use it only as the index of a cache that compares the full key.
+    /// Returns an unkeyed hash of the ports and of the last four bytes of the peer's address. A
+    /// peer can predict this hash, so use it only as the index of a cache that compares the full
+    /// key.
     #[inline]
     pub const fn quick_hash(&self) -> u32 {
         let last = (u128::from_ne_bytes(self.peer.addr.0) >> 96) as u32;
@@ -40,12 +41,13 @@ impl FlowKey {
         self.peer.port as u32 ^ (self.local.port as u32).rotate_left(4) ^ host
     }
 
-    /// Returns a keyed hash over all 36 bytes, made of folded multiplications. If both addresses
-    /// are IPv4, their upper halves are zero and are skipped.
+    /// Returns a keyed hash over all 36 bytes of the key, made of folded multiplications. If both
+    /// addresses are IPv4, the first eight bytes of each address are zero and are skipped.
     ///
-    /// The `seed` must be secret, so that a peer that chooses addresses and ports cannot cause
-    /// collisions on purpose, unless it sees hashes or measures the time of single lookups. The
-    /// hash is not a pseudo-random function: do not derive sequence numbers or cookies from it.
+    /// The `seed` must be secret. A peer that chooses addresses and ports then cannot cause
+    /// collisions on purpose, as long as the peer sees no hash and cannot measure the time of
+    /// single lookups. The hash is not a pseudo-random function: do not derive sequence numbers or
+    /// cookies from it.
     #[inline]
     pub fn hash64(&self, seed: [u64; 2]) -> u64 {
         let [local_high, local_low] = halves(self.local.addr);
@@ -64,8 +66,8 @@ impl FlowKey {
 }
 
 impl PartialEq for FlowKey {
-    /// Compares both addresses at once, without an early exit between them. Nearly all compared
-    /// keys are equal, so an early exit would only add branches.
+    /// Compares both addresses in one condition, without an early exit after the first address.
+    /// Nearly all compared keys are equal, so an early exit would only add branches.
     #[inline(always)]
     fn eq(&self, other: &Self) -> bool {
         let local =
@@ -83,7 +85,7 @@ fn halves(address: IpAddress) -> [u64; 2] {
     [both as u64, (both >> 64) as u64]
 }
 
-/// Returns the exclusive or of both halves of the 128-bit product.
+/// Returns the exclusive or of both halves of the 128-bit product of `a` and `b`.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);

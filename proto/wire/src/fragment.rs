@@ -28,8 +28,8 @@ const PACKET_LEN_MAX: usize = 65_535;
 pub struct PacketId {
     /// Identification: 16 bits for IPv4, 32 bits for IPv6.
     pub id: u32,
-    /// Transport protocol. Zero for IPv6, where only the Next Header field of the first fragment
-    /// counts.
+    /// Transport protocol. Zero for IPv6, because the Next Header fields of an IPv6 packet's
+    /// fragments may differ, and only that of the first fragment counts.
     pub protocol: u8,
     /// Source of the packet.
     pub src: IpAddress,
@@ -80,8 +80,8 @@ impl Fragment<'_> {
         Ok(())
     }
 
-    /// Returns the header fields of the reassembled frame, if this is the first fragment. The
-    /// fields of later fragments may differ.
+    /// Returns the header fields of the reassembled frame. The caller calls this method for the
+    /// first fragment only, because the fields of later fragments may differ.
     pub fn reassembled_headers(&self) -> FrameHeaders {
         FrameHeaders {
             src_mac: self.src_mac,
@@ -101,7 +101,7 @@ impl Fragment<'_> {
 /// * is empty,
 /// * ends beyond the largest packet length,
 /// * is not the last fragment, and its length is not a multiple of eight bytes, or
-/// * is the first fragment of a TCP segment over IPv6 and does not contain the TCP header.
+/// * is the first fragment of a TCP segment over IPv6 and has less than 20 bytes of the TCP header.
 pub fn parse_fragment(frame: &[u8]) -> Result<Fragment<'_>, DropReason> {
     let Some((link, packet)) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>() else {
         return Err(DropReason::Truncated);
@@ -187,7 +187,7 @@ fn parse_v6<'a>(
         return Err(DropReason::BadFragment);
     }
     // The first fragment must contain all headers, including the transport header (RFC 7112 §5).
-    // Only a TCP header is checked.
+    // This code checks only TCP, and not the length of TCP options.
     let first_of_tcp = fragment.offset == 0 && fragment.next == protocol::TCP;
     if first_of_tcp && fragment.payload.len() < TCP_HEADER_LEN {
         return Err(DropReason::BadFragment);
@@ -196,7 +196,7 @@ fn parse_v6<'a>(
     Ok(fragment)
 }
 
-/// Header fields of a frame. Those of a reassembled frame come from the first fragment.
+/// Header fields of a frame. The fields of a reassembled frame come from its first fragment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameHeaders {
     /// Source MAC address.
@@ -215,8 +215,8 @@ pub struct FrameHeaders {
 
 impl FrameHeaders {
     /// Returns the Ethernet and IP header of a packet with `payload_len` bytes of payload, and the
-    /// length of both headers in bytes. There are neither IP options nor extension headers, because
-    /// these are meant for routers or may be ignored by a receiver.
+    /// total length of both headers in bytes. The IP header has neither options nor extension
+    /// headers: some of them are meant only for routers, and a receiver may ignore the others.
     pub fn emit(&self, ecn: Ecn, payload_len: u16) -> ([u8; FRAME_HEADERS_LEN_MAX], usize) {
         let mut bytes = [0; FRAME_HEADERS_LEN_MAX];
         bytes[..6].copy_from_slice(&self.dst_mac.0);

@@ -1,5 +1,5 @@
-//! ICMP errors, which quote a TCP segment or UDP datagram that this host has sent.
-//! [`crate::icmpv6`] parses ICMPv6 errors.
+//! ICMP errors of IPv4. An error quotes the TCP segment or UDP datagram of this host that caused
+//! the error. [`crate::icmpv6`] parses ICMPv6 errors.
 
 use crate::{
     address::IpAddress,
@@ -22,8 +22,10 @@ const FRAGMENT_OFFSET: u16 = 0x1fff;
 /// Parses an ICMP message: the payload of an IPv4 packet with protocol 1. The message must be an
 /// error that quotes a TCP segment.
 ///
-/// Returns `BadIcmp` for other messages, and `UnsupportedProtocol` if the quote is of another
-/// protocol. The quote must contain the first eight bytes of the TCP header.
+/// Returns `BadIcmp` if the message is not an error, or if the quote is not the start of an IPv4
+/// packet. Returns `BadChecksum` if the checksum of the message is wrong. Returns
+/// `UnsupportedProtocol` if the quoted packet is not a TCP segment. Returns `Truncated` if the
+/// quote ends before the first eight bytes of the TCP header.
 pub fn parse_icmp_error(icmp: &[u8]) -> Result<IcmpError, DropReason> {
     let (kind, quoted) = parse(icmp)?;
     Ok(IcmpError {
@@ -33,8 +35,9 @@ pub fn parse_icmp_error(icmp: &[u8]) -> Result<IcmpError, DropReason> {
     })
 }
 
-/// Parses the quote of an ICMP or ICMPv6 error. Returns `BadIcmp` for other ICMP messages, and
-/// `UnsupportedProtocol` if `packet` is not ICMP or the quoted packet is neither TCP nor UDP.
+/// Parses the quote of an ICMP or ICMPv6 error. Returns `BadIcmp` if the message is not an error.
+/// Returns `UnsupportedProtocol` if `packet` is neither ICMP nor ICMPv6, or if the quoted packet is
+/// neither TCP nor UDP.
 pub fn parse_quoted_packet(packet: &Packet<'_>) -> Result<QuotedPacket, DropReason> {
     match (packet.protocol, packet.dst.is_v4()) {
         (protocol::ICMP, true) => Ok(parse(packet.payload)?.1),

@@ -26,8 +26,8 @@ pub enum IcmpErrorKind {
     PortUnreachable,
     /// Fragmentation needed and DF set (type 3 code 4), or ICMPv6 packet too big (type 2).
     FragmentationNeeded {
-        /// MTU of the next hop in bytes, at most 65535 (RFC 1191, RFC 8201). Zero if the router
-        /// does not report an MTU.
+        /// MTU of the next hop in bytes (RFC 1191, RFC 8201). Zero if the router does not report an
+        /// MTU. A higher MTU than 65535, which ICMPv6 can report, counts as 65535.
         mtu: u16,
     },
     /// Administratively prohibited (type 3 codes 9, 10, 13).
@@ -38,9 +38,9 @@ pub enum IcmpErrorKind {
     ParameterProblem,
     /// An error of type 3 (ICMPv6: type 1) with any other code.
     Other {
-        /// The type.
+        /// Type of the ICMP or ICMPv6 message.
         kind: u8,
-        /// The code.
+        /// Code of the message.
         code: u8,
     },
 }

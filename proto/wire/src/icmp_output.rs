@@ -1,6 +1,6 @@
-//! ICMP errors that this host sends: about a packet that was not reassembled in time (RFC 1122
-//! §3.3.2, RFC 8200 §4.5), and about a packet that is longer than the MTU (RFC 1191 §4, RFC 4443
-//! §3.2).
+//! ICMP errors that this host sends: "time exceeded" about a packet that was not reassembled in
+//! time (RFC 1122 §3.3.2, RFC 8200 §4.5), and "fragmentation needed" or "packet too big" about a
+//! packet that is longer than the MTU (RFC 1191 §4, RFC 4443 §3.2).
 
 use crate::{
     checksum::{self, Sum},
@@ -14,8 +14,8 @@ use crate::{
 
 /// Code of "fragment reassembly time exceeded" in ICMP and ICMPv6.
 const REASSEMBLY_TIMEOUT: u8 = 1;
-/// Length of the longest quotes in bytes. An error with this quote is short enough to reach every
-/// host (RFC 1812 §4.3.2.3, RFC 4443 §2.4 (c)).
+/// Largest length of the quote in an ICMPv4 and in an ICMPv6 error, in bytes. The whole IP packet
+/// then has at most 576 bytes (RFC 1812 §4.3.2.3) or 1280 bytes (RFC 4443 §2.4 (c)).
 const QUOTE_V4_MAX: usize = 576 - IPV4_HEADER_LEN - ICMP_HEADER_LEN;
 const QUOTE_V6_MAX: usize = 1280 - IPV6_HEADER_LEN - ICMP_HEADER_LEN;
 /// Largest length of the frame with an ICMP error, in bytes.
@@ -32,12 +32,12 @@ struct IcmpHeader {
     mtu: u16,
 }
 
-/// Writes the frame that carries the error to the sender of an incomplete packet.
+/// Writes the frame of a "time exceeded" error to the sender of an incomplete packet.
 ///
 /// `first` has the header fields of the packet's first fragment. `packet` has the bytes of this
 /// fragment as received, from the IP header on. `ttl` and `ip_id` are IP header fields of the
-/// error. An IPv6 header has no identification. Returns the length of the frame in bytes, or `None`
-/// if `frame` is shorter than [`ICMP_ERROR_LEN_MAX`].
+/// error. `ip_id` is ignored for IPv6, whose header has no identification. Returns the length of
+/// the frame in bytes, or `None` if `frame` is shorter than [`ICMP_ERROR_LEN_MAX`].
 pub fn emit_time_exceeded(
     frame: &mut [u8],
     first: &FrameHeaders,
@@ -52,8 +52,8 @@ pub fn emit_time_exceeded(
     emit(frame, first, packet, (ttl, ip_id), header)
 }
 
-/// Writes the frame that carries the error to the sender of a packet that is longer than `mtu`
-/// bytes.
+/// Writes the frame of an error to the sender of a packet that is longer than `mtu` bytes:
+/// "fragmentation needed" for IPv4, "packet too big" for IPv6.
 ///
 /// `headers` has the header fields of the packet, and `packet` has its bytes from the IP header on.
 /// The other arguments and the result are those of [`emit_time_exceeded`].
@@ -106,7 +106,8 @@ fn emit(
     let frame = frame.get_mut(..ICMP_ERROR_LEN_MAX)?;
     frame[..headers_len].copy_from_slice(&headers[..headers_len]);
     let icmp = &mut frame[headers_len..headers_len + icmp_len];
-    // The MTU has 16 bits at this place in ICMP for IPv4, and 32 bits from byte 4 on in ICMPv6.
+    // ICMP for IPv4 has an MTU field of 16 bits at byte 6. ICMPv6 has an MTU field of 32 bits at
+    // byte 4.
     let [mtu_high, mtu_low] = header.mtu.to_be_bytes();
     icmp[..ICMP_HEADER_LEN].copy_from_slice(&[kind, code, 0, 0, 0, 0, mtu_high, mtu_low]);
     icmp[ICMP_HEADER_LEN..].copy_from_slice(quote);

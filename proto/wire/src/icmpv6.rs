@@ -15,8 +15,9 @@ pub(crate) const TYPE_TIME_EXCEEDED: u8 = 3;
 const TYPE_PARAMETER_PROBLEM: u8 = 4;
 
 /// Parses an ICMPv6 packet, which must be an error that quotes a TCP segment. The drop reasons are
-/// those of [`parse_icmp_error`](crate::parse_icmp_error), and `Fragment` if the quoted packet is a
-/// fragment, or `BadIpHeader` if its extension headers are invalid.
+/// those of [`parse_icmp_error`](crate::parse_icmp_error) and two more: `Fragment` if the quoted
+/// packet is a fragment, and `BadIpHeader` if the extension headers of the quoted packet are
+/// invalid.
 pub fn parse_icmpv6_error(packet: &Packet<'_>) -> Result<IcmpError, DropReason> {
     let (kind, quoted) = parse(packet)?;
     Ok(IcmpError {
@@ -50,8 +51,9 @@ pub(crate) fn parse(packet: &Packet<'_>) -> Result<(IcmpErrorKind, QuotedPacket)
     Ok((kind, quoted))
 }
 
-/// Maps type and code to the kind (RFC 4443 §3). Rejections by policy or route (codes 5 and 6)
-/// count as prohibited.
+/// Maps type and code to the kind (RFC 4443 §3). "Destination unreachable" with code 5 (a policy
+/// forbids the source address) or 6 (a route rejects the destination) counts as prohibited. Returns
+/// `None` if the message is not an error.
 fn error_kind(icmp_type: u8, code: u8, mtu: u32) -> Option<IcmpErrorKind> {
     Some(match (icmp_type, code) {
         (TYPE_UNREACHABLE, 0) => IcmpErrorKind::NetUnreachable,

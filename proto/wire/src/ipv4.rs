@@ -29,7 +29,7 @@ mod option {
 }
 
 /// Parses an Ethernet frame that carries an unfragmented IPv4 or IPv6 packet. Returns an error for
-/// fragments and for all other frames.
+/// every other frame, for example `Fragment` if the frame carries a fragment.
 ///
 /// The function does not check the destination MAC address, because only the caller knows whether
 /// its NIC is in promiscuous mode.
@@ -45,8 +45,8 @@ pub fn parse_frame(frame: &[u8]) -> Result<Packet<'_>, DropReason> {
 /// options. Returns `None` for other frames.
 ///
 /// A receive loop calls this function first, so that the compiler specializes the loop for IPv4:
-/// the upper 12 bytes of each [`IpAddress`](crate::IpAddress) are constants, and the packet stays
-/// in registers.
+/// the first 12 bytes of each [`IpAddress`](crate::IpAddress) are constants, and the fields of the
+/// packet stay in registers.
 #[inline(always)]
 pub fn parse_frame_v4(frame: &[u8]) -> Option<Result<Packet<'_, [u8; 4]>, DropReason>> {
     let (link, bytes) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>()?;
@@ -122,11 +122,11 @@ pub(crate) fn ipv4_parts(bytes: &[u8]) -> Result<(&[u8], &[u8]), DropReason> {
     Ok((header, payload))
 }
 
-/// Rejects options with invalid lengths, and source routes. Skips other options.
+/// Rejects source routes, and options with invalid lengths. Skips all other options.
 ///
-/// A sender that sets a source route also chooses the route of the replies, so Linux drops such
-/// packets unless `accept_source_route` is set. The service's XDP program (`ebpf/demux`) passes
-/// them to the kernel before they reach this parser, so that the kernel's setting applies.
+/// A sender that sets a source route also chooses the route of the replies. Linux therefore drops a
+/// packet with a source route if `accept_source_route` is off. The service's XDP program
+/// (`ebpf/demux`) passes a packet with a source route to the kernel, so that this setting applies.
 fn check_options(mut options: &[u8]) -> Result<(), DropReason> {
     while let [kind, after_kind @ ..] = options {
         match *kind {

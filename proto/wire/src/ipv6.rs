@@ -8,8 +8,9 @@ use crate::{
 };
 
 const VERSION_6: u8 = 6;
-/// Largest number of headers after the IPv6 header that are examined in a packet. The last of them
-/// is the transport header or the fragment header. The limit bounds the work per packet.
+/// Largest number of headers that are examined in a packet, apart from the IPv6 header. The count
+/// includes the transport header or the fragment header at the end. The limit keeps the work per
+/// packet small.
 const HEADERS_MAX: usize = 8;
 /// Unit of the length of extension headers, in bytes.
 const EXTENSION_UNIT: usize = 8;
@@ -17,11 +18,12 @@ const EXTENSION_UNIT: usize = 8;
 pub(crate) const FRAGMENT_HEADER_LEN: usize = EXTENSION_UNIT;
 /// Option of one byte that pads an extension header (RFC 8200 §4.2).
 const PAD1: u8 = 0;
-/// Bits of an option's type that say if a node that does not know the option may skip the option.
-/// Zero allows the node to skip the option; all other values demand a discarded packet (RFC 8200
+/// Mask of the two highest bits of an option's type. If these bits are zero, a node that does not
+/// know the option may skip the option. Otherwise, the node must discard the packet (RFC 8200
 /// §4.2).
 const OPTION_ACTION: u8 = 0xc0;
-/// Mask of the offset and the more-fragments flag in a fragment header.
+/// Mask of the offset and the more-fragments flag in the 16-bit word at byte 2 of a fragment
+/// header.
 const OFFSET_OR_MORE: u16 = 0xfff9;
 
 /// Next-header numbers of extension headers.
@@ -33,7 +35,8 @@ mod extension {
 }
 
 /// Parses an IPv6 packet: header, length and extension headers. Rejects fragments. Accepts an
-/// atomic fragment, because it carries the whole packet (RFC 6946).
+/// atomic fragment (offset zero, no more fragments), because this fragment carries the whole packet
+/// (RFC 6946).
 pub fn parse_ipv6(bytes: &[u8]) -> Result<Packet<'_>, DropReason> {
     parse_packet_v6(&[0; ETHERNET_HEADER_LEN], bytes)
 }
@@ -94,8 +97,8 @@ pub(crate) fn addresses(header: &[u8; IPV6_HEADER_LEN]) -> (IpAddress, IpAddress
 /// Skips the extension headers. Returns the protocol number of the transport header, and the bytes
 /// from this header on.
 ///
-/// Ignores the options that a node may skip. Rejects a packet with any other option, and a packet
-/// whose routing header has segments left.
+/// Ignores the options that a node may skip. Rejects a packet with any other option, a packet whose
+/// routing header has a Segments Left field that is not zero, and a fragment.
 pub(crate) fn transport(mut next: u8, mut rest: &[u8]) -> Result<(u8, &[u8]), DropReason> {
     for _ in 0..HEADERS_MAX {
         let len = match next {
@@ -120,7 +123,7 @@ pub(crate) fn transport(mut next: u8, mut rest: &[u8]) -> Result<(u8, &[u8]), Dr
 }
 
 /// Returns the length in bytes of an extension header other than a fragment header. Rejects a
-/// routing header with segments left, and an option that a node must not skip.
+/// routing header whose Segments Left field is not zero, and an option that a node must not skip.
 fn extension_len(number: u8, rest: &[u8]) -> Result<usize, DropReason> {
     let [_, units, _, left, ..] = *rest else {
         return Err(DropReason::Truncated);
@@ -140,7 +143,8 @@ fn extension_len(number: u8, rest: &[u8]) -> Result<usize, DropReason> {
     }
 }
 
-/// Returns true if a node that knows none of the options may skip all of them.
+/// Returns true if a node that knows none of the options may skip all of them. Returns false if an
+/// option extends beyond the end of `options`.
 fn may_skip_all(mut options: &[u8]) -> bool {
     while let [kind, rest @ ..] = options {
         if kind & OPTION_ACTION != 0 {
@@ -163,9 +167,9 @@ fn may_skip_all(mut options: &[u8]) -> bool {
 
 /// The fields of a fragment header, and the data after the header.
 pub(crate) struct FragmentHeader<'a> {
-    /// Protocol of the packet's payload.
+    /// Protocol of the packet's payload: a transport protocol or an extension header.
     pub next: u8,
-    /// Offset in bytes. The lowest bit is the more-fragments flag.
+    /// Offset in bytes, but the lowest bit is the more-fragments flag.
     pub word: u16,
     /// Identification of the packet.
     pub id: u32,
@@ -173,8 +177,8 @@ pub(crate) struct FragmentHeader<'a> {
     pub payload: &'a [u8],
 }
 
-/// Skips the extension headers before the fragment header. Returns `BadFragment` if there is no
-/// fragment header.
+/// Skips the extension headers before the fragment header, and parses the fragment header. Returns
+/// `BadFragment` if there is no fragment header.
 pub(crate) fn fragment_header(
     mut next: u8,
     mut rest: &[u8],

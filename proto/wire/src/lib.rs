@@ -1,12 +1,12 @@
 //! Parsers and emitters for frames, packets and segments.
 //!
 //! ```text
-//! frame --parse_frame--> Packet --parse_tcp--> Segment          (bounds, IPv4 checksum, options)
-//!                          |  `--tcp_checksum_ok                (a separate call)
-//!                          |--parse_udp-----------> UdpDatagram  (with its checksum)
+//! frame --parse_frame--> Packet --parse_tcp--> Segment          (no check of the TCP checksum)
+//!                          |  `--tcp_checksum_ok                (checks the TCP checksum)
+//!                          |--parse_udp-----------> UdpDatagram  (checks the UDP checksum, too)
 //!                          `--parse_icmp_error--> IcmpError     (quotes a segment that we sent)
 //!
-//! frame --parse_fragment--> Fragment                           (input of tidelane-fragments)
+//! frame --parse_fragment--> Fragment                           (for the crate tidelane-fragments)
 //!
 //! frame <--HeaderTemplate::write + emit_tcp + write_tcp_checksum-- SegmentHeader
 //! ```

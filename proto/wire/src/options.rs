@@ -1,10 +1,10 @@
-//! TCP options. The parser skips unknown and invalid options and never rejects a segment. The
+//! TCP options. The parser ignores unknown and invalid options and never rejects a segment. The
 //! emitter uses the order and alignment of Linux.
 //!
-//! Peers and middleboxes identify stacks by the layout of their options, and some mishandle unusual
-//! layouts. A SYN therefore carries `mss, sackOK, TS, nop, wscale`, followed by Fast Open if it is
-//! in use. Other segments carry `nop, nop, TS`, followed by `nop, nop, SACK` if blocks are
-//! reported.
+//! Some peers and middleboxes identify a stack by the layout of its options, or mishandle unusual
+//! layouts. A SYN therefore carries `mss, sackOK, TS, nop, wscale`, followed by the Fast Open
+//! option if it is in use. Other segments carry `nop, nop, TS`, followed by `nop, nop, SACK` if
+//! there are blocks to report.
 
 use crate::{
     fast_open::{self, FastOpenOption},
@@ -27,8 +27,8 @@ const KIND_SACK_PERMITTED: u8 = 4;
 const KIND_SACK: u8 = 5;
 const KIND_TIMESTAMPS: u8 = 8;
 
-/// Length in bytes and first four bytes of the options in most segments: two no-operations and then
-/// timestamps.
+/// The options of most segments are two no-operations and then timestamps. The first constant is
+/// the length of these options in bytes, the second is their first four bytes.
 const ALIGNED_TIMESTAMPS_LEN: usize = 12;
 const ALIGNED_TIMESTAMPS: [u8; 4] = [KIND_NOP, KIND_NOP, KIND_TIMESTAMPS, 10];
 
@@ -37,7 +37,7 @@ const ALIGNED_TIMESTAMPS: [u8; 4] = [KIND_NOP, KIND_NOP, KIND_TIMESTAMPS, 10];
 pub struct Timestamps {
     /// TSval: the timestamp clock of the sender.
     pub tsval: u32,
-    /// TSecr: the echoed timestamp. Valid with ACK only.
+    /// TSecr: the echoed timestamp. Valid only in a segment with the ACK flag.
     pub tsecr: u32,
 }
 
@@ -51,7 +51,8 @@ impl Timestamps {
     }
 }
 
-/// Blocks of a SACK option (RFC 2018 §3). The first block contains the most recent segment.
+/// Blocks of a SACK option (RFC 2018 §3). The first block contains the segment that was received
+/// most recently.
 ///
 /// Nearly every segment has no blocks. One byte marks this state, so that the memory of the blocks
 /// is neither written nor read. In a SYN, which has no blocks, the Fast Open option uses this
@@ -59,8 +60,8 @@ impl Timestamps {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct SackBlocks(SackOrFastOpen);
 
-/// SACK blocks or a Fast Open option. Few segments have one of these options, and no segment has
-/// both.
+/// SACK blocks or a Fast Open option. Few segments have one of these options. No valid segment has
+/// both options.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 enum SackOrFastOpen {
     #[default]
@@ -108,8 +109,8 @@ impl SackBlocks {
     /// No SACK option.
     pub const EMPTY: Self = Self(SackOrFastOpen::None);
 
-    /// Appends the block `[left, right)`, and replaces a stored Fast Open option. Returns true if
-    /// there was room.
+    /// Appends the block `[left, right)`. Returns false and changes nothing if there are already
+    /// [`SACK_BLOCKS_MAX`] blocks. The first block replaces a stored Fast Open option.
     pub fn push(&mut self, left: SeqNumber, right: SeqNumber) -> bool {
         let SackOrFastOpen::Sack(filled) = &mut self.0 else {
             let mut blocks = [(SeqNumber(0), SeqNumber(0)); SACK_BLOCKS_MAX];
@@ -182,7 +183,7 @@ pub struct TcpOptions {
     pub sack_permitted: bool,
     /// Timestamps option (RFC 7323 §3).
     pub timestamps: Option<Timestamps>,
-    /// SACK blocks (RFC 2018 §3).
+    /// SACK blocks (RFC 2018 §3), or the Fast Open option of a SYN.
     pub sack: SackBlocks,
 }
 
@@ -196,14 +197,15 @@ impl TcpOptions {
         sack: SackBlocks::EMPTY,
     };
 
-    /// Returns the options of a data segment: timestamps.
+    /// Returns timestamps without other options.
     #[inline]
     pub const fn timestamps(tsval: u32, tsecr: u32) -> Self {
         Self::from_timestamps(Some(Timestamps { tsval, tsecr }))
     }
 
-    /// Returns the options of most segments: timestamps or nothing. Each field is set separately,
-    /// because a copy of [`TcpOptions::NONE`] would also copy the memory of the absent SACK blocks.
+    /// Returns the options of most segments: only timestamps, or no options. Each field is set
+    /// separately, because a copy of [`TcpOptions::NONE`] would also copy the memory of the absent
+    /// SACK blocks.
     #[inline(always)]
     pub const fn from_timestamps(timestamps: Option<Timestamps>) -> Self {
         Self {
@@ -235,15 +237,16 @@ impl TcpOptions {
 
     /// Parses the bytes between the fixed header and the payload.
     ///
-    /// Unknown options and options with a wrong length are skipped. Parsing ends at an option whose
-    /// length is out of bounds; the options before it remain valid (RFC 9293 §3.1 MUST-6, MUST-7).
+    /// The parser skips unknown options, and options whose length is wrong for their kind. Parsing
+    /// ends at an option whose length is less than two or reaches beyond the end of `bytes`. The
+    /// options before this option remain valid (RFC 9293 §3.1 MUST-6, MUST-7).
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Self {
         Self::parse_timestamps_only(bytes).unwrap_or_else(|| Self::parse_any(bytes))
     }
 
-    /// Parses options like [`TcpOptions::parse`] if there are only aligned timestamps or no options
-    /// at all. Returns `None` in all other cases.
+    /// If `bytes` is empty or exactly `nop, nop, timestamps`, returns the result of
+    /// [`TcpOptions::parse`]. Returns `None` in all other cases.
     #[inline(always)]
     pub fn parse_timestamps_only(bytes: &[u8]) -> Option<Self> {
         let timestamps = aligned_timestamps(bytes).map(parse_timestamps);
@@ -325,7 +328,7 @@ impl TcpOptions {
         }
     }
 
-    /// Returns the length without SACK blocks and Fast Open, in bytes.
+    /// Returns the length of the options other than SACK blocks and Fast Open, in bytes.
     fn base_len(&self) -> usize {
         let mut len = 0;
         if self.timestamps.is_some() {
@@ -353,7 +356,7 @@ impl TcpOptions {
         self.len() == 0
     }
 
-    /// Returns the number of SACK blocks that fit after `len` bytes of other options. Further
+    /// Returns the number of SACK blocks that fit after `len` bytes of other options. The remaining
     /// blocks are not sent.
     #[inline]
     fn sack_blocks_that_fit(&self, len: usize) -> usize {
@@ -448,6 +451,8 @@ fn parse_block(body: &[u8; 8]) -> (SeqNumber, SeqNumber) {
     (SeqNumber(left), SeqNumber(right))
 }
 
+/// Writes `lead` (two no-operations or SACK-permitted) and timestamps. Returns their length in
+/// bytes.
 #[inline(always)]
 fn emit_timestamps(buf: &mut [u8], lead: [u8; 2], timestamps: Timestamps) -> usize {
     let buf = &mut buf[..ALIGNED_TIMESTAMPS_LEN];

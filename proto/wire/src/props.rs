@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::{checksum::Sum, *};
 
-/// Computes the sum as RFC 1071 defines it: big-endian words, each carry folded at once.
+/// Computes the sum as RFC 1071 defines it: big-endian words, each carry folded immediately.
 fn naive_sum(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for word in bytes.chunks(2) {
@@ -27,6 +27,7 @@ fn lumpy_bytes(max: usize) -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
+/// Generates the options of a SYN, or timestamps and up to three SACK blocks.
 fn options() -> impl Strategy<Value = TcpOptions> {
     let timestamps = any::<(u32, u32)>().prop_map(|(tsval, tsecr)| Timestamps { tsval, tsecr });
     let block = any::<(u32, u32)>().prop_map(|(l, r)| (SeqNumber(l), SeqNumber(r)));
@@ -175,8 +176,9 @@ proptest! {
         let _ = tcp_checksum_ok(address, address, &bytes, true);
     }
 
-    /// Parses nearly valid options, with common kinds and lengths in any order, which reach more of
-    /// the parser than random bytes.
+    /// Parses bytes that are often valid kinds and lengths of options. These bytes reach more of
+    /// the parser than uniformly random bytes. The options that were found are emitted, and the
+    /// parser finds the MSS, the window shift and the timestamps again.
     #[test]
     fn option_soup_never_panics(
         soup in prop::collection::vec(prop_oneof![0u8..12, Just(34u8)], 0..40),

@@ -16,14 +16,14 @@ impl SeqNumber {
         self.0
     }
 
-    /// Returns true if `self` precedes `other` by at most half the space. Two numbers that are
+    /// Returns true if `self` precedes `other` by 1 to 2^31 (half the space). Two numbers that are
     /// exactly half the space apart precede each other.
     #[inline]
     pub const fn before(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0
     }
 
-    /// Returns true if `self` follows `other` by at most half the space.
+    /// Returns true if `self` follows `other` by 1 to 2^31 (half the space).
     #[inline]
     pub const fn after(self, other: Self) -> bool {
         other.before(self)

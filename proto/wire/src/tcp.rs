@@ -35,7 +35,7 @@ impl TcpFlags {
     pub const SYN: Self = Self(1 << 1);
     /// Reset the connection.
     pub const RST: Self = Self(1 << 2);
-    /// The receiver should pass the data to the application at once.
+    /// The receiver should pass the data to the application without delay.
     pub const PSH: Self = Self(1 << 3);
     /// The acknowledgment field is significant.
     pub const ACK: Self = Self(1 << 4);
@@ -135,7 +135,7 @@ pub struct Segment<'a> {
 
 /// Access to the fields of a received segment, for the TCP engine's code for in-order segments.
 /// [`Segment`] has all fields in parsed form. [`TimestampsOnly`] loads a field from the frame only
-/// when its method is called.
+/// when the method of this field is called.
 pub trait SegmentView {
     /// Returns the control bits.
     fn flags(&self) -> TcpFlags;
@@ -260,7 +260,7 @@ impl SegmentHeader {
     }
 }
 
-/// A segment split into header, options and payload, whose bounds were checked.
+/// A segment that was split into header, options and payload after a check of the header length.
 /// [`RawSegment::segment`] parses the fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RawSegment<'a> {
@@ -310,9 +310,9 @@ impl<'a> RawSegment<'a> {
         self.with(TcpOptions::parse(self.options))
     }
 
-    /// Returns the segment if it has no options, or only timestamps in their usual place. A receive
-    /// loop has separate code for this type, which copies no options and loads each field on
-    /// demand.
+    /// If the options are empty or exactly `nop, nop, timestamps`, returns the segment, otherwise
+    /// `None`. A receive loop has separate code for this type. The separate code copies no options
+    /// and loads each field on demand.
     #[inline(always)]
     pub fn timestamps_only(&self) -> Option<TimestampsOnly<'a>> {
         let timestamps = options::aligned_timestamps(self.options);
@@ -398,9 +398,9 @@ impl SegmentView for TimestampsOnly<'_> {
 
 /// Returns true if the checksum is valid.
 ///
-/// With `partial_allowed`, also returns true if the field holds only the sum of the pseudo-header.
-/// A kernel peer behind a veth leaves the checksum in this state (CHECKSUM_PARTIAL), because the
-/// segment never reaches a physical link. Allow this state on a veth only.
+/// If `partial_allowed` is true, also returns true if the checksum field has only the sum of the
+/// pseudo-header. A Linux peer behind a veth leaves the field in this state (CHECKSUM_PARTIAL),
+/// because the segment never reaches a physical link. Allow this state on a veth only.
 #[inline(always)]
 pub fn tcp_checksum_ok(
     src: IpAddress,
@@ -420,8 +420,8 @@ fn has_valid_checksum(transport: &[u8], pseudo: Sum) -> bool {
     transport.len() >= TCP_HEADER_LEN && pseudo.plus(checksum::sum(transport)).is_valid()
 }
 
-/// Returns true if the checksum field equals the sum `pseudo`, where 0 and 0xffff are equal: one's
-/// complement has two representations of zero.
+/// Returns true if the checksum field equals the sum `pseudo`. A field of 0 also equals a sum of
+/// 0xffff, because one's complement has two representations of zero.
 #[inline(always)]
 fn has_partial_checksum(transport: &[u8], pseudo: Sum) -> bool {
     let Some(&[high, low]) = transport.get(CHECKSUM_AT) else {

@@ -1,5 +1,5 @@
-//! Ethernet and IP headers of a flow (connection), which are built once and patched for each
-//! segment.
+//! Ethernet and IP headers of a flow (for example, a TCP connection). The headers are built once
+//! and patched for each packet.
 
 use crate::{
     address::{IpAddress, MacAddress},
@@ -20,7 +20,7 @@ pub const FRAME_HEADERS_LEN_V6: usize = ETHERNET_HEADER_LEN + IPV6_HEADER_LEN;
 /// Length of the longest headers that [`HeaderTemplate::write`] writes, in bytes.
 pub const FRAME_HEADERS_LEN_MAX: usize = FRAME_HEADERS_LEN_V6;
 
-/// Default TTL or hop limit, the same as in Linux.
+/// Default TTL or hop limit, which is also the default of Linux.
 const TTL: u8 = 64;
 /// IP header fields that an application may set for a connection. The ECN field is not among these
 /// fields, because the TCP engine sets the ECN field of each segment.
@@ -61,7 +61,7 @@ pub struct HeaderTemplate {
     /// Sum of the IPv4 header in which length, identification, ECN and checksum are zero. Unused
     /// for IPv6.
     ip_sum: SmallSum,
-    /// Sum of the transport's pseudo-header in which the length is zero.
+    /// Sum of the transport's pseudo-header with a length of zero.
     pseudo_sum: SmallSum,
     /// Identification of the flow's next IPv4 packet.
     ip_id: u16,
@@ -137,7 +137,8 @@ impl HeaderTemplate {
     }
 
     /// Sets the IPv6 flow label to the low 20 bits of `label`. RFC 6437 §3 wants labels that are
-    /// constant for a flow, hard to guess and evenly distributed.
+    /// constant for a flow, hard to guess and evenly distributed. The function has no effect for
+    /// IPv4.
     pub fn set_flow_label(&mut self, label: u32) {
         if self.is_v6() {
             self.put_first_word(0xf_ffff, label);
@@ -163,8 +164,8 @@ impl HeaderTemplate {
         self.ip_id = self.ip_id.wrapping_add(packets);
     }
 
-    /// Sets the DiffServ field and the TTL, or traffic class and hop limit of IPv6 (RFC 9293
-    /// MUST-48, SHLD-22, MUST-49).
+    /// Sets the DiffServ field, and the TTL (IPv4) or the hop limit (IPv6) (RFC 9293 MUST-48,
+    /// SHLD-22, MUST-49).
     pub fn set_fields(&mut self, fields: IpFields) {
         let class = fields.traffic_class & IpFields::DSCP;
         let hop_limit = fields.hop_limit.max(1);
@@ -179,8 +180,8 @@ impl HeaderTemplate {
         self.ip_sum = SmallSum::new(checksum::sum(ip));
     }
 
-    /// Clears DF if `allowed` is true, so that routers may fragment the packets, and sets DF
-    /// otherwise, as in a new template. The function has no effect for IPv6.
+    /// If `allowed` is true, clears DF, so that routers may fragment the packets. Otherwise, sets
+    /// DF, as in a new template. The function has no effect for IPv6.
     pub fn set_may_fragment(&mut self, allowed: bool) {
         if self.is_v6() {
             return;
@@ -190,8 +191,8 @@ impl HeaderTemplate {
         self.ip_sum = SmallSum::new(checksum::sum(ip));
     }
 
-    /// Replaces the bits in `mask` of the first word of an IPv6 header: version, traffic class and
-    /// flow label.
+    /// In the first word of the IPv6 header (version, traffic class and flow label), replaces the
+    /// bits that are set in `mask` by the same bits of `bits`.
     fn put_first_word(&mut self, mask: u32, bits: u32) {
         let ip = &mut self.bytes[ETHERNET_HEADER_LEN..];
         let old = u32::from_be_bytes([ip[0], ip[1], ip[2], ip[3]]);
@@ -211,7 +212,7 @@ impl HeaderTemplate {
         usize::from(self.len)
     }
 
-    /// Sets the MAC addresses, when the neighbor has been resolved or has changed.
+    /// Sets the MAC addresses, for example after the MAC address of the next hop has changed.
     pub fn set_link(&mut self, src_mac: MacAddress, dst_mac: MacAddress) {
         self.bytes[0..6].copy_from_slice(&dst_mac.0);
         self.bytes[6..12].copy_from_slice(&src_mac.0);
@@ -243,7 +244,7 @@ impl HeaderTemplate {
     /// If `buf` is shorter than [`headers_len`](Self::headers_len).
     pub fn write(&self, buf: &mut [u8], transport_len: u16, ecn: Ecn, ip_id: u16) -> usize {
         let behind = self.write_before(buf, transport_len, ecn, ip_id);
-        assert!(behind.is_some(), "the buffer has room for the headers");
+        assert!(behind.is_some(), "the buffer is shorter than the headers");
         self.headers_len()
     }
 

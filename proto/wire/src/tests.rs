@@ -1,5 +1,6 @@
-//! Tests of the parsers and emitters, with frames that were captured between two Linux hosts on a
-//! veth pair and with malformed input. Also tests addresses, hashes and the names of drop reasons.
+//! Tests of the parsers and emitters. The constants are frames that were captured between two Linux
+//! hosts on a veth pair. Some tests change these frames to malformed input. Further tests cover
+//! addresses, sequence numbers, hashes, and the names of drop reasons.
 
 extern crate std;
 
@@ -7,7 +8,8 @@ use std::{collections::BTreeSet, format, string::ToString, vec, vec::Vec};
 
 use crate::*;
 
-/// SYN, SYN-ACK, data and FIN of one connection without offload. The checksums are complete.
+/// SYN, SYN-ACK, data and FIN of one connection, captured without checksum offload. The checksums
+/// of the four frames are complete.
 const SYN: &str = "d62d9b9040ff96d05da5ad6f08004500003ccb10400040065b0f0a4d00010a4d00028e861f90\
                    15a68bef00000000a002faf0f3920000020405b40402080aa5bf4f71000000000103030a";
 const SYN_ACK: &str = "96d05da5ad6fd62d9b9040ff08004500003c00004000400626200a4d00020a4d00011f908e86\
@@ -16,9 +18,11 @@ const DATA: &str = "d62d9b9040ff96d05da5ad6f080045000038cb12400040065b110a4d0001
                     15a68bf0ad47bf688018003f356400000101080aa5bf4f717fc91c4970696e67";
 const FIN: &str = "d62d9b9040ff96d05da5ad6f080045000034cb14400040065b130a4d00010a4d00028e861f90\
                    15a68bf4ad47bf718011003f143300000101080aa5bf4f717fc91c49";
+/// RST of another connection, captured without checksum offload.
 const RST: &str = "96d05da5ad6fd62d9b9040ff08004500002800004000400626340a4d00020a4d00010051b406\
                    000000005caae77650140000a2bb0000";
-/// Data with checksum offload, whose checksum field holds only the sum of the pseudo-header.
+/// A data segment that was captured with checksum offload. Its checksum field holds only the sum of
+/// the pseudo-header.
 const PARTIAL: &str = "aa3db38568bd8a39abc44f540800450000388b7a400040069aa90a4d00010a4d0002\
                        85521f90bb6fa3681fdfce398018003f14c700000101080acdee4607734414f670696e67";
 /// ICMP "host unreachable" from a router. The error quotes a SYN.
@@ -52,8 +56,9 @@ pub fn checked(frame: &[u8]) -> (Packet<'_>, Segment<'_>) {
     (packet, parse_tcp(packet.payload).unwrap())
 }
 
-/// Writes a frame from parsed values. The result equals the original frame if its options have the
-/// layout that we emit.
+/// Returns a frame with the addresses of `packet`, the fields and the payload of `segment`, and the
+/// IPv4 identification `ip_id`. The result equals a captured frame if the captured frame has this
+/// identification, and if its options have the layout of the emitter.
 fn emitted(packet: &Packet<'_>, segment: &Segment<'_>, ip_id: u16) -> Vec<u8> {
     let template =
         HeaderTemplate::new(packet.src_mac, packet.dst_mac, packet.src, packet.dst).unwrap();
@@ -220,7 +225,8 @@ fn truncation_at_every_length_is_refused() {
     }
 }
 
-/// Replaces one byte in the IPv4 header of the frame `hex` and corrects the checksum.
+/// Returns the frame `hex` with `value` in byte `at` of the IPv4 header, and with a correct header
+/// checksum.
 fn with_ip_byte(hex: &str, at: usize, value: u8) -> Vec<u8> {
     let mut frame = bytes(hex);
     frame[ETHERNET_HEADER_LEN + at] = value;
@@ -257,7 +263,8 @@ fn refusals_have_their_reason() {
     assert_eq!(parse_tcp(&transport), Err(DropReason::BadTcpHeader));
 }
 
-/// Inserts IPv4 options into the frame [`DATA`]. Their length is a multiple of four bytes.
+/// Returns the frame [`DATA`] with the given IPv4 options. The length of the options must be a
+/// multiple of four bytes.
 fn with_ip_options(options: &[u8]) -> Vec<u8> {
     let mut frame = bytes(DATA);
     let behind = FRAME_HEADERS_LEN_V4..FRAME_HEADERS_LEN_V4;
@@ -316,7 +323,8 @@ fn malformed_options_end_or_are_skipped() {
         ..TcpOptions::NONE
     };
     for (options, expected) in [
-        // A length of zero, of one or out of bounds ends the parsing. Earlier options are valid.
+        // An option length that is 0, 1, missing, or beyond the end of the options ends the
+        // parsing. The options before this option are valid.
         (&[2, 4, 5, 0xb4, 3, 0, 9, 9][..], mss),
         (&[2, 4, 5, 0xb4, 3, 1, 9, 9], mss),
         (&[2, 4, 5, 0xb4, 3, 9, 9, 9], mss),
@@ -325,7 +333,7 @@ fn malformed_options_end_or_are_skipped() {
         (&[3, 2, 8, 3, 0, 5, 5, 0, 0, 0, 2, 4, 5, 0xb4], mss),
         // Unknown kinds are skipped. An option after the end of the list is ignored.
         (&[253, 2, 2, 4, 5, 0xb4, 0, 0, 3, 3, 7, 0], mss),
-        // A shift that is too large counts as the largest shift (RFC 7323 §2.3).
+        // A window shift that is too large counts as the largest shift (RFC 7323 §2.3).
         (
             &[3, 3, 200],
             TcpOptions {
@@ -382,8 +390,9 @@ fn icmp_error_names_our_flow() {
     }
 }
 
-/// Returns an ICMP message that quotes the segment of [`UNREACHABLE`], cut to the minimum of RFC
-/// 792. `edit` may change the message before its checksum is computed.
+/// Returns an ICMP message that quotes the same segment as [`UNREACHABLE`]. The quote has the
+/// minimum length of RFC 792: the IPv4 header and eight bytes. `edit` may change the message before
+/// its checksum is computed.
 fn icmp(kind: u8, code: u8, mtu: u16, edit: impl Fn(&mut [u8])) -> Vec<u8> {
     let mut icmp = bytes(UNREACHABLE)[FRAME_HEADERS_LEN_V4..FRAME_HEADERS_LEN_V4 + 8 + 28].to_vec();
     icmp[..4].copy_from_slice(&[kind, code, 0, 0]);
@@ -541,8 +550,8 @@ fn hash_spreads_neighbouring_keys() {
                 let key = FlowKey::new(Endpoint::v4([10, 0, 0, 1], 80), peer);
                 buckets[(key.hash64(seed) >> shift) as usize % 1024] += 1;
             }
-            // The sum is chi-squared with 1023 degrees of freedom: mean 1023, standard deviation
-            // 45.
+            // For an even hash, the sum has a chi-squared distribution with 1023 degrees of
+            // freedom: mean 1023, standard deviation 45.
             let chi: f64 = buckets
                 .iter()
                 .map(|n| (f64::from(*n) - 64.0).powi(2) / 64.0)

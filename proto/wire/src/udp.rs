@@ -18,7 +18,8 @@ pub struct UdpDatagram<'a> {
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
-    /// Payload, without bytes of the packet beyond the datagram's length.
+    /// Bytes from the end of the UDP header to the end of the datagram. The packet may have further
+    /// bytes, which the payload does not contain.
     pub payload: &'a [u8],
 }
 
@@ -30,8 +31,9 @@ pub struct UdpDatagram<'a> {
 /// # Errors
 ///
 /// `Truncated` if the payload of the packet is shorter than a UDP header, or if the datagram's
-/// length field is less than a header or more than this payload.
-/// `BadChecksum` if the checksum is wrong.
+/// length field is less than the length of a UDP header or greater than the length of the packet's
+/// payload.
+/// `BadChecksum` if the checksum is wrong, or if an IPv6 packet has no checksum.
 pub fn parse_udp<'a>(
     packet: &Packet<'a>,
     partial_allowed: bool,
@@ -60,9 +62,8 @@ pub fn parse_udp<'a>(
     })
 }
 
-/// Returns the header of a datagram with the ports `src_port` and `dst_port`, and with `len` bytes
-/// of header and payload. `pseudo` and `payload` are the sums of the pseudo-header and of the
-/// payload.
+/// Returns the header of a datagram. `len` is the length of header and payload in bytes. `pseudo`
+/// and `payload` are the sums of the pseudo-header and of the payload.
 pub fn udp_header(
     src_port: u16,
     dst_port: u16,
@@ -82,8 +83,9 @@ pub fn udp_header(
     header
 }
 
-/// Returns the header like [`udp_header`], but with only the sum of the pseudo-header in the
-/// checksum field, to which the NIC adds the sum of header and payload.
+/// Returns a header like [`udp_header`], but the checksum field holds only the sum of the
+/// pseudo-header. The NIC later completes the checksum: it adds the sum of header and payload, and
+/// complements the result.
 pub fn partial_udp_header(
     src_port: u16,
     dst_port: u16,
@@ -135,7 +137,7 @@ mod tests {
         }
     }
 
-    /// Returns a datagram of ports 7 and 9.
+    /// Returns a datagram from port 7 to port 9.
     fn datagram((src, dst): (IpAddress, IpAddress), payload: &[u8]) -> Vec<u8> {
         let len = (UDP_HEADER_LEN + payload.len()) as u16;
         let pseudo = checksum::pseudo_header(src, dst, protocol::UDP, len.into());

@@ -1,11 +1,13 @@
 //! Assigns established connections of a listener to contexts. A *context* has the rings of one
-//! thread of a program. The connection gets a slot of the program, and memory of the program for
-//! the data that arrived before the assignment.
+//! thread of a program. The connection gets a slot (the record of a connection in the memory that
+//! the program shares with the service). The connection also gets memory of the program for the
+//! data that arrived before the assignment.
 //!
-//! If no context of the listener has room for the event, and a free slot and memory of its program,
-//! the connection waits in the accept queue, whose length is limited by the listener's backlog. The
-//! kernel queues connections in the same way. A reset instead would lose acknowledged data.
-//! [`Assignment::Reset`] lists the exceptions.
+//! A context can get the connection if the context has room for the event, and if its program has a
+//! free slot and enough memory. If no context of the listener can get the connection, the
+//! connection waits in the accept queue. The listener's backlog limits the length of this queue.
+//! The kernel queues connections in the same way. A reset instead would lose acknowledged data.
+//! [`Assignment::Reset`] lists the cases in which the host resets the connection nevertheless.
 
 use tidelane_abi::{control_event, program_flags};
 use tidelane_engine::{Engine, FlowId, FlowState, ListenerId};
@@ -20,14 +22,15 @@ use crate::{
     slots,
 };
 
-/// The parts of the host that assign an established connection: from the accept queue of its
-/// listener to a context of a program, and back if the program ends without an accept.
+/// The parts of the host that move an established connection from the accept queue of its listener
+/// to a context of a program. The same parts move the connection back if the program ends without
+/// an accept.
 pub(crate) struct Acceptance<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) listeners: &'a mut Listeners,
     pub(crate) bindings: &'a mut Bindings,
     pub(crate) programs: &'a mut Programs,
-    /// Receive buffers of connections before accept.
+    /// The staging area: receive buffers in the memory of the host, for connections before accept.
     pub(crate) staging: &'a mut Staging,
 }
 
@@ -38,15 +41,16 @@ pub(crate) enum Assignment {
     Done,
     /// The connection has to wait in the accept queue.
     Wait,
-    /// The caller has to reset the connection, for one of two reasons. No context has room now, and
-    /// at least one program with the listener could not hold the connection's data even with all
-    /// its receive memory free. Or the selected context has no room for the event.
+    /// The caller has to reset the connection, for one of two reasons. The first reason: no context
+    /// has room now, and at least one program with the listener could not hold the connection's
+    /// data even with all its receive memory free. The second reason: the event could not be pushed
+    /// to the selected context.
     Reset,
 }
 
 impl Acceptance<'_> {
-    /// Assigns `flow` to a context of the listener `id`. Does nothing if the flow has ended: the
-    /// end of the step ends its binding.
+    /// Assigns `flow` to a context of the listener `id`. Does nothing if the flow has ended,
+    /// because the end of the step then removes the flow's binding (the host's record of the flow).
     pub(crate) fn assign(&mut self, flow: FlowId, id: ListenerId) -> Assignment {
         if self.engine.flow(flow).is_none() {
             return Assignment::Done;
@@ -86,8 +90,8 @@ impl Acceptance<'_> {
     }
 
     /// Selects the context that gets `flow`, and takes a slot for the flow. The first candidate is
-    /// the context with the fewest connections that were assigned and not accepted. The other
-    /// contexts follow.
+    /// the context with the fewest connections that the host has assigned and the program has not
+    /// accepted. The other contexts follow in the order of this number.
     fn find_context(&mut self, flow: FlowId, id: ListenerId) -> Option<(Acceptor, TakenSlot)> {
         let first = self.listeners.get_mut(id)?.choose()?.acceptor;
         if let Some(taken) = self.bind_to_slot(flow, &first) {
@@ -113,9 +117,9 @@ impl Acceptance<'_> {
     }
 
     /// Takes a slot of the acceptor's program, and moves the data received before accept from the
-    /// staging area to the program's region. Returns `None` and changes nothing if there is no
-    /// slot, no memory for the data, or no room for the event, because acknowledged data must not
-    /// be lost.
+    /// staging area to the program's region (the memory that the program shares with the service).
+    /// Returns `None` if there is no slot, no memory for the data, or no room for the event. In
+    /// this case, nothing has changed, and the staging area still has the acknowledged data.
     fn bind_to_slot(&mut self, flow: FlowId, acceptor: &Acceptor) -> Option<TakenSlot> {
         let binding = self.bindings.get_mut(flow)?;
         let Acceptor {
@@ -145,22 +149,25 @@ impl Acceptance<'_> {
         Some(taken)
     }
 
-    /// Returns true if at least one program with the listener could not hold the flow's data, even
-    /// if all receive memory of that program were free.
+    /// Returns true if at least one program with the listener could not allocate a receive buffer
+    /// as large as the flow's staging buffer, even if all receive memory of that program were free.
     fn is_hopeless(&self, flow: FlowId, id: ListenerId) -> bool {
         let staged = self.bindings.get(flow).and_then(|binding| binding.rx);
         let longest = || self.listeners.longest_buffer(Some(id), self.programs);
         staged.is_some_and(|buffer| buffer.len() > longest())
     }
 
-    /// Takes `flow` back from its program, whose process ends, and returns the flow's listener. The
-    /// end of the step assigns the flow again. In the kernel, the accept queue belongs to the
-    /// listener in the same way: when a worker process ends, no connection of the queue is lost.
-    /// `program_flags` has the flags that the program has set in the slot.
+    /// Takes `flow` back from a program that ends, or that closes the slot before accept. Returns
+    /// the flow's listener. The end of the step assigns the flow again. In the kernel, the accept
+    /// queue belongs to the listener in the same way: when a worker process ends, no connection of
+    /// the queue is lost. `program_flags` has the flags that the program has set in the slot.
     ///
-    /// Returns `None` and changes nothing if the program has accepted the connection, has read or
-    /// written data, or is the only program with the listener; if the connection has no listener or
-    /// has ended; or if there is no memory.
+    /// Returns `None` and changes nothing in these cases:
+    ///
+    /// - The program has accepted the connection, or has read or written data.
+    /// - The program is the only program with the listener.
+    /// - The connection has no listener, or the connection or its listener has ended.
+    /// - The staging area has no memory for the data.
     pub(crate) fn take_back(&mut self, flow: FlowId, program_flags: u32) -> Option<ListenerId> {
         let binding = self.bindings.get_mut(flow)?;
         let (reference, home) = (binding.listener?, binding.home);

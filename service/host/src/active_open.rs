@@ -27,9 +27,9 @@ use crate::{
 pub(crate) enum Unopened {
     /// The open has failed with this `close_cause`.
     Failed(u32),
-    /// The program has to connect through the kernel, for a reason of `not_accelerated`.
+    /// The program has to connect through the kernel, for this reason of `not_accelerated`.
     Kernel(u32),
-    /// The open has to wait for an ephemeral port or a neighbour.
+    /// The open has to wait for an ephemeral port, or for the resolution of a neighbour.
     Wait,
 }
 
@@ -38,8 +38,8 @@ pub(crate) enum Unopened {
 pub(crate) struct ActiveOpen<'a, P: PacketIo> {
     pub(crate) now: Instant,
     pub(crate) stack: &'a mut Stack<P>,
-    /// The input of IP packets, which knows the core of a connection and the mux ports. Through a
-    /// mux port, a program with a stack of its own shares the NIC.
+    /// The input of IP packets, which knows the core of each connection, and the mux ports. Through
+    /// a mux port, a program with a stack of its own shares the NIC.
     pub(crate) input: &'a IpInput,
     /// Options of connections whose program sets no options.
     pub(crate) base_options: &'a SocketOptions,
@@ -49,9 +49,10 @@ pub(crate) struct ActiveOpen<'a, P: PacketIo> {
 }
 
 impl<P: PacketIo> ActiveOpen<'_, P> {
-    /// Opens the connection, and binds it to a slot of the program. Returns the event for the
-    /// program. If the operator's rules drop the connection, its frames go nowhere, and the open
-    /// fails after the retransmissions of the SYN.
+    /// Opens the connection, and binds it to a slot of the program (the record of the connection in
+    /// the program's shared memory). Returns the event for the program. If the operator's rules
+    /// drop the connection, its frames go nowhere, and the open fails after the retransmissions of
+    /// the SYN.
     pub(crate) fn start(&mut self) -> Result<ControlEvent, Unopened> {
         let peer = Endpoint {
             addr: IpAddress(self.asked.request.peer_addr),
@@ -92,8 +93,14 @@ impl<P: PacketIo> ActiveOpen<'_, P> {
         }
     }
 
-    /// Returns the local path if `peer` is at an address of this host that the served interface
-    /// does not have, and if both programs may connect within the host. Otherwise returns `None`.
+    /// Returns the local path if all of the following conditions hold, and `None` otherwise. The
+    /// local path carries segments in memory between two programs of this host.
+    ///
+    /// - `peer` is at an address of this host that the served interface does not have.
+    /// - The opening program may connect within the host.
+    /// - The service has a listener at `peer`, and this listener accepts connections within the
+    ///   host.
+    ///
     /// `tidelaned` does not set `within_host` for a listener of a SO_REUSEPORT group, because the
     /// group may have kernel sockets that the service does not know.
     fn route_within(&self, peer: Endpoint) -> Option<FlowRoute> {
@@ -107,7 +114,8 @@ impl<P: PacketIo> ActiveOpen<'_, P> {
         (allowed && wanted).then_some(LOCAL_PATH_ROUTE)
     }
 
-    /// Returns the route to a mux port that has claimed `peer`, an address of the interface.
+    /// Returns the route to the mux ports if `peer` is at an address of the interface, and if a mux
+    /// port has claimed this endpoint.
     fn route_to_port(&self, peer: Endpoint) -> Option<FlowRoute> {
         let is_local = self.stack.io.neighbours.routes().is_local(peer.addr);
         (is_local && self.input.mux().has_claimed(peer)).then_some(MUX_ROUTE)
@@ -124,9 +132,9 @@ impl<P: PacketIo> ActiveOpen<'_, P> {
             }
             return Ok(LOCAL_PATH_ROUTE);
         }
-        // For a peer that is not reached over the interface (this includes other addresses of this
-        // host), and for multicast groups and other addresses that no host can have, the program
-        // gets the result of the kernel's `connect`.
+        // If the peer is not reached over the interface (for example at another address of this
+        // host), or if no host can have the peer's address (for example a multicast group), the
+        // program gets the result of the kernel's `connect`.
         if !routes.leads_out(peer.addr) || !can_be_a_host(peer.addr) {
             return Err(Unopened::Kernel(not_accelerated::ROUTE));
         }
@@ -220,8 +228,9 @@ impl<P: PacketIo> ActiveOpen<'_, P> {
         action
     }
 
-    /// Charges the program's user for a connection. Beyond the limit, an open within this host goes
-    /// to the kernel, because its program waits for CONNECT_KERNEL. Any other open fails.
+    /// Charges the program's user for a connection. If the accounts refuse the charge, an open over
+    /// the local path goes to the kernel, because its program waits for the answer CONNECT_STARTED
+    /// or CONNECT_KERNEL. Any other open fails.
     fn charge(&self, route: FlowRoute) -> Result<Option<Charge>, Unopened> {
         let Some(program) = self.stack.io.programs.get(self.asked.program) else {
             return Ok(None);
@@ -235,8 +244,8 @@ impl<P: PacketIo> ActiveOpen<'_, P> {
         }
     }
 
-    /// Returns the socket options in the request, restricted to the options that the program may
-    /// choose.
+    /// Returns the socket options of the request. If the program may not choose the requested
+    /// congestion control algorithm, the result has the algorithm of `base_options`.
     fn options(&self) -> SocketOptions {
         let asked = opened_with(&self.asked.request.options, *self.base_options);
         let program = self.stack.io.programs.get(self.asked.program);
@@ -272,7 +281,8 @@ impl<P: PacketIo> ActiveOpen<'_, P> {
         Ok((flow, room.unwrap_or(0)))
     }
 
-    /// Binds the new flow to a slot of the program.
+    /// Binds the new flow to a slot of the program. Aborts the flow and fails if the program has no
+    /// free slot.
     fn bind_to_slot(
         &mut self,
         flow: FlowId,

@@ -12,7 +12,8 @@ use crate::{
     rules::{Action, Direction, Opening, RuleSet},
 };
 
-/// The charges for a passive open, from [`Driver::admit`](tidelane_engine::Driver::admit) until
+/// The charges for a passive open: counted units of resources that the user takes. The host keeps
+/// the charges from [`Driver::admit`](tidelane_engine::Driver::admit) until
 /// [`Driver::created`](tidelane_engine::Driver::created) announces the flow.
 #[derive(Debug, Default)]
 pub struct Prepaid {
@@ -55,8 +56,8 @@ impl Prepaid {
         Admission::Flow
     }
 
-    /// Assigns the charges and the credentials of the last passive open to the binding of the new
-    /// flow.
+    /// Assigns the charges and the credentials of the most recent [`charge`](Self::charge) to the
+    /// binding (the host's record) of the new flow.
     pub fn hand_to(&mut self, binding: &mut Binding) {
         let Self {
             flow,
@@ -102,8 +103,8 @@ pub fn judge_arrival(rules: &mut RuleSet, owner: &Credentials, key: &FlowKey) ->
     }
 }
 
-/// Returns true if the operator's rules deny an open connection. `owner` has the credentials of the
-/// program that listened or connected.
+/// Returns true if the operator's rules deny an existing connection. `owner` has the credentials of
+/// the program that listened or connected.
 pub fn is_denied(
     rules: &RuleSet,
     direction: Direction,

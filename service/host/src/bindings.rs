@@ -1,7 +1,10 @@
-//! The bindings of all flows: which program, slot and buffers each flow has.
+//! The bindings of all flows. A *flow* is the engine's number of a connection. A *binding* records
+//! the program, the slot and the buffers of a flow. A *slot* is the record of a connection in the
+//! memory that a program shares with the service.
 //!
-//! The bindings also record the work that a step leaves to its end, in publication order: accepted
-//! flows that need a context, changed flows, and released flows.
+//! [`Bindings`] also has the lists of flows that the end of a step processes. The order is:
+//! accepted flows that need a context (the rings of one thread of a program), changed flows to
+//! publish, and released flows.
 
 pub(crate) mod binding;
 mod buffered_flows;
@@ -70,7 +73,8 @@ impl Bindings {
         }
     }
 
-    /// Sets the core that numbers the connections.
+    /// Sets the index of this host's core. The index makes the numbers of connections unique in the
+    /// service.
     pub fn set_core_index(&mut self, core_index: CoreIndex) {
         self.numbers = ConnectionNumbers::of_core(core_index);
     }
@@ -111,8 +115,8 @@ impl Bindings {
         binding.generation = taken.generation;
     }
 
-    /// Writes the state of `flow` to its slot, and pushes a READY event for the program unless the
-    /// program has closed the slot. Returns true if several processes hold the connection.
+    /// Writes the state of `flow` to its slot. If the program has not closed the slot, also pushes
+    /// a READY event for the program. Returns true if several processes hold the connection.
     #[inline(always)]
     pub fn publish(&mut self, flow: FlowId, engine: &Engine, contexts: &mut Contexts) -> bool {
         let Some(Some(binding)) = self.entries.get_mut(flow.index()) else {
@@ -167,9 +171,10 @@ impl Bindings {
         Some((binding.connection, publication))
     }
 
-    /// Adopts a new send buffer, and frees receive buffers that the program no longer reads.
-    /// `view` has the values that the program wrote. Returns false if the word of the send buffer
-    /// is invalid.
+    /// Adopts the send buffer in `view` if the buffer has changed. If the program reads from the
+    /// present receive buffer, frees all replaced receive buffers. `view` has the values that the
+    /// program wrote to the slot. Returns false if the word of the send buffer (the encoded offset
+    /// and size) is invalid.
     #[inline(never)]
     pub fn adopt_buffers(
         &mut self,
@@ -211,7 +216,8 @@ impl Bindings {
         self.entries.iter_mut().flatten()
     }
 
-    /// Returns the flow number after the largest number that a flow has had.
+    /// Returns the length of the table of bindings, which is greater than the number of each flow
+    /// that has a binding.
     pub fn bound(&self) -> usize {
         self.entries.len()
     }
@@ -233,7 +239,8 @@ impl Bindings {
         Some(binding)
     }
 
-    /// Makes the core report an event of the flow, although its state may not have changed.
+    /// Makes the end of the step push an event for the flow, although the state of the flow may not
+    /// have changed.
     pub fn announce(&mut self, flow: FlowId) {
         if let Some(binding) = self.get_mut(flow) {
             binding.announce = true;
@@ -241,7 +248,7 @@ impl Bindings {
         }
     }
 
-    /// Puts `flow` on the list of flows to publish.
+    /// Puts `flow` on the list of flows to publish (the dirty flows).
     #[inline(always)]
     pub fn mark_dirty(&mut self, flow: FlowId) {
         if let Some(binding) = self.entries.get_mut(flow.index()).and_then(Option::as_mut)
@@ -256,7 +263,7 @@ impl Bindings {
     }
 
     /// Adds `flow` to the list of dirty flows when the list has to grow. Not inlined, so that the
-    /// common path saves no registers.
+    /// common path of [`mark_dirty`](Self::mark_dirty) saves no registers.
     #[cold]
     #[inline(never)]
     fn grow_and_mark_dirty(&mut self, flow: FlowId) {
@@ -352,8 +359,9 @@ impl Bindings {
         binding.place(region, slot, &mut program.rx, pos, payload)
     }
 
-    /// Copies `payload` to the staging buffer of a flow before accept. Returns false if there is no
-    /// memory, or if the flow would hold more than `held_max` bytes.
+    /// Copies `payload` to the staging buffer of a flow: its receive buffer in the host's own
+    /// memory until a program gets the flow. Returns false if there is no memory, or if the flow
+    /// would hold more than `held_max` bytes.
     #[inline]
     pub fn place_staged(
         &mut self,
@@ -376,8 +384,8 @@ impl Bindings {
         binding.place(region, None, &mut buffers, pos, payload)
     }
 
-    /// Returns true if so many flows have receive buffers that the host frees empty buffers at
-    /// once.
+    /// Returns true if so many flows have receive buffers that the host frees a buffer as soon as
+    /// the program has read all data in it.
     #[inline(always)]
     pub fn is_crowded(&self) -> bool {
         self.buffered_flows.is_crowded()
@@ -388,8 +396,8 @@ impl Bindings {
         !self.buffered_flows.is_empty()
     }
 
-    /// Examines at most `SWEEP_MAX` flows with a receive buffer, in turn. Frees the empty buffers
-    /// of the flows that received no data since they were last examined.
+    /// Examines at most `SWEEP_MAX` flows with a receive buffer, in turn. If a flow has received no
+    /// data since its previous examination, frees its buffer if the buffer is empty.
     #[inline]
     pub fn free_idle(&mut self, engine: &Engine, programs: &mut Programs) {
         for _ in 0..self.buffered_flows.len().min(SWEEP_MAX) {
@@ -431,7 +439,7 @@ impl Bindings {
         self.entries.capacity() > OVERSIZED
     }
 
-    /// Frees the table. No flow exists.
+    /// Frees the table. The caller has to ensure that no flow exists.
     pub fn shrink(&mut self) {
         self.entries = Vec::new();
     }

@@ -1,8 +1,9 @@
-//! Copies a connection's data from one region to another.
+//! Copies a connection's data from one region to another. A region is the memory that a program
+//! shares with the service, or the host's own memory for connections before accept.
 //!
-//! A stream buffer is memory that earlier connections used, perhaps connections of another user.
-//! The bytes that this connection neither received nor wrote are data of the earlier connections.
-//! The host therefore copies ranges of stream positions, and never whole buffers.
+//! A stream buffer may be memory that earlier connections used, perhaps connections of another
+//! user. The bytes that this connection neither received nor wrote may be data of the earlier
+//! connections. The host therefore copies ranges of stream positions, and never whole buffers.
 
 use std::ops::Range;
 
@@ -25,8 +26,8 @@ impl<'r> BufferIn<'r> {
     }
 
     /// Copies the bytes at the stream positions of `ranges` to the same stream positions in `to`,
-    /// and no other bytes. The copy of a range is at most as long as the shorter of the two
-    /// buffers.
+    /// and no other bytes. If a range is longer than the shorter of the two buffers, copies only
+    /// the start of the range, as much as this buffer can hold.
     pub fn copy_to(self, to: BufferIn<'_>, ranges: impl IntoIterator<Item = Range<u32>>) {
         for range in ranges {
             self.copy_range_to(to, range);
@@ -44,7 +45,7 @@ impl<'r> BufferIn<'r> {
                 self.buffer.read(self.region, at, part) && to.buffer.write(to.region, at, part);
             debug_assert!(
                 copied,
-                "a part is no longer than a buffer, which lies in its region"
+                "a buffer lies outside of its region, or is shorter than a part"
             );
             at = at.wrapping_add(part.len() as u32);
             left -= part.len();
@@ -56,8 +57,8 @@ impl<'r> BufferIn<'r> {
 mod tests {
     use super::*;
 
-    /// The copy leaves all bytes outside of the ranges unchanged, next to a range and where a range
-    /// wraps in the buffer.
+    /// The copy changes no byte outside of the ranges. The first range wraps at the end of the
+    /// small buffer.
     #[test]
     fn nothing_but_the_ranges_moves() {
         let (from_region, to_region) = (filled(1), filled(2));
@@ -73,7 +74,7 @@ mod tests {
         }
     }
 
-    /// A program influences the positions, but cannot make the copy longer than the buffer.
+    /// A program influences the positions, but cannot make the copy longer than the shorter buffer.
     #[test]
     fn a_range_longer_than_the_buffer_ends() {
         let (from_region, to_region) = (filled(1), filled(2));

@@ -24,8 +24,8 @@ pub enum CapturePoint {
     Port(PortId),
 }
 
-/// The filter of a capture. The capture copies a frame if the frame has all of the given
-/// properties.
+/// The filter of a capture. The capture copies a frame if the frame has all properties that are not
+/// `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureFilter {
     /// Protocol number of the IP packet.
@@ -76,8 +76,9 @@ impl CaptureFilter {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Starts a capture. `number` is unique among the captures of this core. Each NIC queue has a
-    /// buffer of its own. Returns false if the mux port is not open.
+    /// Starts a capture. The caller chooses a `number` that no other capture of this core has. Each
+    /// NIC queue has a buffer of its own for the copied frames. Returns false if the mux port is
+    /// not open.
     pub fn open_capture(
         &mut self,
         number: u64,

@@ -3,9 +3,10 @@
 use tidelane_abi::congestion;
 use tidelane_engine::{Algorithm, SocketOptions};
 
-/// The set of congestion control algorithms that a program may choose. As in the kernel, the set is
-/// `net.ipv4.tcp_allowed_congestion_control`, or all algorithms with CAP_NET_ADMIN. A request for
-/// an algorithm outside the set has no effect on the connection.
+/// The set of congestion control algorithms that a program may choose. As in the kernel, a program
+/// with CAP_NET_ADMIN may choose all algorithms, and any other program may choose the algorithms in
+/// `net.ipv4.tcp_allowed_congestion_control`. If a program requests an algorithm outside the set,
+/// the connection uses the algorithm of the service's base options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowedCongestion(u32);
 

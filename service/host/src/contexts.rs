@@ -1,7 +1,9 @@
 //! The contexts of all programs of a host, in one list that the host scans in each step.
 //!
 //! A *context* is a set of rings with a doorbell. A thread of a program and the service exchange
-//! requests and events through the rings. The doorbell wakes the thread.
+//! requests and events through the rings. The doorbell wakes the thread. A data request or a data
+//! event is one word about a slot (the shared record of a connection) or a listener. A control
+//! request or a control event is a larger entry, for example a request to open a connection.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -13,9 +15,9 @@ use tidelane_ring::{
 
 use crate::ids::ProgramId;
 
-/// Limit of the control events of a context that wait for room in the ring, together with the
-/// answers that the service still owes. At the limit, the service reads no control request of the
-/// context, and assigns no connection to the context.
+/// Limit of a sum for each context: the control events of the context that wait for room in the
+/// ring, and the answers that the service still owes to the context. At the limit, the service
+/// reads no control request of the context, and assigns no connection to the context.
 const CONTROL_BACKLOG_MAX: usize = 512;
 
 /// The doorbell of a context or of a core. The daemon's doorbells are eventfds.
@@ -63,8 +65,8 @@ impl Context {
         })
     }
 
-    /// Returns a lower bound of the number of waiting data requests. Zero means that no request
-    /// waits.
+    /// Returns the number of waiting data requests that this side of the ring knows. More requests
+    /// may wait, but zero means that no request waits.
     #[inline]
     pub fn data_waiting(&mut self) -> Result<u32, Corrupt> {
         self.data_requests.known()
@@ -137,7 +139,8 @@ impl Context {
         Ok(())
     }
 
-    /// Returns true if the backlog has room for another control event beside the reserved answers.
+    /// Returns true if the backlog has room for another control event in addition to the reserved
+    /// answers.
     #[inline]
     fn has_control_room(&self) -> bool {
         self.backlog.len() + self.reserved_answers < CONTROL_BACKLOG_MAX
@@ -190,7 +193,7 @@ pub struct Contexts {
     entries: Vec<Entry>,
     /// Index in `entries` of each context, by program and by number.
     places: Vec<Vec<Option<u32>>>,
-    /// Indices of contexts that may have events to publish.
+    /// Indices in `entries` of the contexts that may have events to publish.
     unpublished: Vec<u32>,
 }
 
@@ -245,8 +248,9 @@ impl Contexts {
         self.place(program, number).is_some()
     }
 
-    /// Returns true if the context, or the program's first context in its place, has room for the
-    /// event of one more connection.
+    /// Returns true if context `number` of a program has room for the event of one more connection.
+    /// If the program has no context with this number, the program's first context (number 0)
+    /// counts instead.
     pub fn has_control_room(&self, program: ProgramId, number: u32) -> bool {
         let place = self.place(program, number);
         let place = place.or_else(|| self.place(program, 0));
@@ -296,7 +300,8 @@ impl Contexts {
         }
     }
 
-    /// Returns the index, `from` or higher, of the first context with requests to read.
+    /// Returns the index of the first context that has requests to read. The search begins at index
+    /// `from`.
     #[inline]
     pub fn next_with_requests(&self, from: usize) -> Option<usize> {
         let entries = self.entries.get(from..)?;
@@ -327,7 +332,7 @@ impl Contexts {
 
     /// Makes all queued events visible to the programs, and rings the doorbells of sleeping
     /// threads. Contexts whose control events still wait for room stay in the list of unpublished
-    /// contexts. Returns a program whose doorbell could not be rung.
+    /// contexts. If doorbells could not be rung, returns the program of one of them.
     #[inline(never)]
     pub fn publish(&mut self) -> Option<ProgramId> {
         let (mut stuck, mut kept) = (None, 0);

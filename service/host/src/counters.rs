@@ -7,13 +7,16 @@ use tidelane_wire::DropReason;
 pub struct HostCounters {
     /// Frames received from the NIC queues of this core.
     pub in_frames: u64,
-    /// Segments that the local path delivered.
+    /// Segments that the local path delivered. The local path joins two programs of this host in
+    /// memory.
     pub memory_segments: u64,
-    /// Segments passed to a NIC queue, or to the link in memory to the mux ports.
+    /// Segments passed to a NIC queue, or to the mux, through which programs with TCP/IP stacks of
+    /// their own share the NIC.
     pub out_segments: u64,
     /// Requests of an unknown kind.
     pub bad_requests: u64,
-    /// Connections aborted because their program wrote invalid values to the slot.
+    /// Connections aborted because their program wrote invalid values to the slot (the shared
+    /// record of the connection).
     pub misuses: u64,
     /// Programs disconnected because their rings had invalid indices.
     pub corrupt_rings: u64,
@@ -21,7 +24,7 @@ pub struct HostCounters {
     pub stuck_doorbells: u64,
     /// Requests to the kernel to probe a neighbour again, because a peer did not answer.
     pub path_doubts: u64,
-    /// ICMP Time Exceeded errors sent about packets with missing fragments.
+    /// ICMP Time Exceeded errors sent about packets whose fragments did not all arrive in time.
     pub out_time_excds: u64,
     /// Dropped packets, by [`DropReason::index`].
     pub drops: [u64; DropReason::COUNT],
@@ -45,7 +48,7 @@ impl Default for HostCounters {
 }
 
 impl HostCounters {
-    /// Counts a dropped packet. `taken` is the result of the packet's processing.
+    /// Counts the packet as dropped if `taken`, the result of the packet's processing, is an error.
     pub fn count_drop(&mut self, taken: Result<(), DropReason>) {
         if let Err(reason) = taken {
             self.drops[reason.index()] += 1;

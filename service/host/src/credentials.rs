@@ -1,6 +1,6 @@
 //! The user and the groups of a program.
 
-/// The user and the groups of a program, for the conditions of rules.
+/// The user and the groups of a program, for the conditions of the operator's rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Credentials {
     /// User id.

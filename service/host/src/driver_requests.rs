@@ -6,25 +6,25 @@ use tidelane_wire::{Endpoint, IpAddress};
 
 use crate::ProgramId;
 
-/// Limit of requests that wait for the driver. The host drops further requests of a kind of which
-/// any number may wait.
+/// Limit of the number of requests that wait for the driver. At the limit, the host drops new
+/// requests of the kinds `Resolve` and `PortIdle`, but no other request.
 const REQUESTS_MAX: usize = 4096;
 
 /// A request of the host to its driver, taken by [`Host::take_request`](crate::Host::take_request).
-/// The methods below are methods of `Host`.
+/// The variants name the methods of `Host` that the driver has to call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostRequest {
-    /// Have the kernel resolve or confirm this neighbour; `set_neighbour` answers.
+    /// Have the kernel resolve or confirm this neighbour, and answer with `set_neighbour`.
     Resolve {
         /// The neighbour's address.
         addr: IpAddress,
     },
-    /// Reserve `PORTS_PER_REQUEST` more ports at this address; `add_ports` answers.
+    /// Reserve `PORTS_PER_REQUEST` more ports at this address, and answer with `add_ports`.
     MorePorts {
         /// The local address.
         addr: IpAddress,
     },
-    /// Take the segments that may belong to kernel connections, with `take_strays`.
+    /// Take the received segments that may belong to connections of the kernel, with `take_strays`.
     Strays,
     /// Close the mux ports whose programs have corrupted the packet rings. A mux port is a pair of
     /// packet rings through which a program with a TCP/IP stack of its own shares the NIC.
@@ -32,10 +32,11 @@ pub enum HostRequest {
     CorruptPorts,
     /// Return pages of free receive memory to the system, with `take_idle_pages`.
     IdleMemory,
-    /// Ask `give_up` whether a connection still needs a reserved port. A connection from
-    /// the port, possibly the last connection, has ended.
+    /// Call `give_up` to learn whether a connection still needs a reserved port. The reason for
+    /// this request: a connection from the port has ended, and possibly no other connection needs
+    /// the port.
     PortIdle {
-        /// The program that had reserved the port.
+        /// The program that reserved the port.
         program: ProgramId,
         /// Local address and port.
         endpoint: Endpoint,
@@ -47,9 +48,10 @@ pub enum HostRequest {
 pub struct DriverRequests(VecDeque<HostRequest>);
 
 impl DriverRequests {
-    /// Queues a request. Drops a request for a neighbour or a check of a port if too many requests
-    /// wait. The host asks again for the neighbour. The host makes the other requests only once
-    /// until the driver answers, so that a dropped request would be lost for ever.
+    /// Queues a request. If too many requests wait, drops a request of the kind `Resolve` or
+    /// `PortIdle`. The host repeats a dropped `Resolve` later. The host does not repeat a request
+    /// of another kind until the driver answers. A dropped request of these kinds would therefore
+    /// be lost for ever.
     pub fn push(&mut self, request: HostRequest) {
         let is_droppable = matches!(
             request,
@@ -60,7 +62,7 @@ impl DriverRequests {
         }
     }
 
-    /// Queues a request, unless an equal request waits.
+    /// Queues a request if no equal request waits.
     pub fn push_once(&mut self, request: HostRequest) {
         if !self.0.contains(&request) {
             self.push(request);

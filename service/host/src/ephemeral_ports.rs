@@ -6,10 +6,11 @@
 //! chose at random. The driver removes ports that were unused for a while.
 //!
 //! The pool selects a port by double hashing (RFC 6056 §3.3.4), as Linux does. A hash of the local
-//! address and the peer's address and port determines where the search begins. Another hash selects
-//! a counter, which says how far the search has advanced. Each peer thus sees ports in an order of
-//! its own. This order reveals nothing about the ports that other peers see. While the pool has the
-//! same ports, a peer gets a port again only after the search has passed all other ports.
+//! address and the peer's address and port determines where the search begins. Another hash of
+//! these values selects a counter, which says how far earlier searches have advanced. Each peer
+//! thus sees ports in an order of its own. This order reveals nothing about the ports that other
+//! peers see. As long as the pool has the same ports, a peer gets a port again only after the
+//! search has passed all other ports.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -29,10 +30,11 @@ pub const PORTS_PER_REQUEST: u32 = 64;
 /// Limit of the ports of one address: the size of Linux's default ephemeral range
 /// (`net.ipv4.ip_local_port_range`).
 const PORTS_MAX: usize = 28_232;
-/// Number of ports up to which the pool grows in advance, so that an observer has to guess the
-/// next port among many.
+/// Below this number of ports, the pool asks for more ports even if a search finds a port. An
+/// observer then has to guess the next port among many.
 const PORTS_MIN: usize = 512;
-/// Number of ports that a search tries before the pool asks for more ports.
+/// Number of ports that a search tries before the pool asks for more ports. If the pool cannot
+/// grow, a search tries all ports.
 const PROBES_MAX: usize = 64;
 /// Number of search counters. Linux has 64 Ki (`INET_TABLE_PERTURB_SIZE`).
 const PERTURB_LEN: usize = 1 << 12;
@@ -40,8 +42,8 @@ const PERTURB_LEN: usize = 1 << 12;
 /// The ephemeral ports from which a user may connect.
 ///
 /// All users share the ports of the pool, and a port serves only one connection to the same peer. A
-/// hash of user, port and peer therefore gives each user half of the ports to a peer, so that no
-/// user can take all ports. Root and users without limits have all ports.
+/// hash of user, port and peer therefore gives each user half of the ports for each peer, so that
+/// no user can take all ports. Root and unlimited users ([`Weight::Unlimited`]) have all ports.
 #[derive(Clone, Copy, Debug)]
 pub struct PortShare {
     /// Key of the hash; `None` for the share that has all ports.
@@ -54,7 +56,8 @@ impl PortShare {
 
     /// Returns the share of `user`. `seed` is the key of the host for the hash of the shares.
     fn of_user(user: UserId, seed: [u64; 2]) -> Self {
-        // Spread the uid over 64 bits, because the hash mixes the seed with the ports.
+        // Spread the uid over 64 bits, because the hash combines the low bits of the seed with the
+        // ports by exclusive or.
         let UserId(uid) = user;
         let salt = u64::from(uid).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self {
@@ -82,12 +85,13 @@ struct AddressPorts {
 /// The result of [`EphemeralPorts::choose`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The selected port; `None` if no port was free.
+    /// The selected port; `None` if the search found no free port.
     pub port: Option<u16>,
     /// True if the caller has to request more ports from the driver now.
     pub ask: bool,
-    /// True if the pool of the address does not grow, because the driver has no more ports or the
-    /// pool has no room for another request. If `port` is `None`, the open then fails.
+    /// True if the pool of the address cannot grow, because the driver has no more ports, or
+    /// because the pool has no room for the ports of another request. If `port` is `None`, the open
+    /// then fails.
     pub exhausted: bool,
 }
 
@@ -98,7 +102,8 @@ pub struct EphemeralPorts {
     secret: [u8; 16],
     /// Key of the hash that gives each user a share of the ports.
     share_seed: [u64; 2],
-    /// Counters of how far the searches have advanced. Peers with the same hash share a counter.
+    /// Counters of how far the searches have advanced. Peers whose hashes select the same counter
+    /// share this counter.
     perturb: Box<[u32]>,
 }
 
@@ -137,7 +142,8 @@ impl EphemeralPorts {
     }
 
     /// Removes ports. No later connection gets one of these ports, unless [`add`](Self::add) adds
-    /// the port again. The pools may then ask for more ports, even if they were exhausted.
+    /// the port again. After the removal, all pools may ask for more ports, even pools that were
+    /// exhausted.
     pub fn remove(&mut self, ends: &HashSet<Endpoint>) {
         for (addr, pool) in &mut self.pools {
             let addr = *addr;
@@ -226,7 +232,7 @@ mod tests {
         let mut one = chosen(&mut pool, peer(2), 50);
         let unique: HashSet<u16> = one.iter().copied().collect();
         assert_eq!(unique.len(), 50, "a port came back too soon");
-        // Connections to other peers do not change the order of ports that one peer sees.
+        // Connections to these other peers do not change the order of ports that one peer sees.
         let mut quiet = filled(1, 512);
         for other in 3..10 {
             chosen(&mut pool, peer(other), 20);

@@ -10,7 +10,8 @@ use crate::io::HostIo;
 /// Minimum time between two ICMP errors about incomplete packets.
 const ERROR_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The incomplete packets of a core, whose fragments have not all arrived.
+/// The incomplete packets of a core (polling thread): some fragments of each packet have not
+/// arrived.
 #[derive(Default)]
 pub(crate) struct Fragments {
     reassembler: Reassembler,
@@ -19,7 +20,8 @@ pub(crate) struct Fragments {
 }
 
 impl Fragments {
-    /// Returns the time limit of the oldest incomplete packet.
+    /// Returns the time at which the oldest incomplete packet reaches its time limit. Returns
+    /// `None` if no packet is incomplete.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.reassembler.next_timeout()
     }
@@ -35,7 +37,8 @@ impl Fragments {
         self.reassembler.counters()
     }
 
-    /// Adds a fragment. Returns the packet if the fragment completes the packet.
+    /// Adds a fragment. Returns the frame of the reassembled packet if the fragment completes the
+    /// packet.
     pub(crate) fn push(
         &mut self,
         now: Instant,

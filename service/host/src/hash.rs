@@ -11,8 +11,8 @@ use tidelane_wire::{FlowKey, IpAddress};
 /// whose keys a peer can choose uses [`SecretState`].
 pub type FixedState = BuildHasherDefault<DefaultHasher>;
 
-/// Builds hashers with a secret key for maps whose keys a peer can choose, so that the peer cannot
-/// cause collisions.
+/// Builds hashers from a secret. Maps whose keys a peer can choose use these hashers, so that the
+/// peer cannot cause collisions.
 pub struct SecretState(pub [u8; 16]);
 
 impl BuildHasher for SecretState {
@@ -24,8 +24,8 @@ impl BuildHasher for SecretState {
 }
 
 /// Returns the seed of the hash for IPv6 flow labels (RFC 6437). Labels are visible on the path,
-/// and the hash does not hide its seed. The seed is therefore derived from the secret, so that a
-/// label does not reveal the secret that protects sequence numbers.
+/// and the hash does not hide its seed. The seed is therefore a SipHash value with `secret` as the
+/// key, so that a label does not reveal `secret`, which also protects sequence numbers.
 pub fn label_seed(secret: [u8; 16]) -> [u64; 2] {
     let mut hasher = SipHasher13::new_with_key(&secret);
     hasher.write(b"flow label");
@@ -35,7 +35,7 @@ pub fn label_seed(secret: [u8; 16]) -> [u64; 2] {
 }
 
 /// Returns the first identification (IP ID) of a flow's IPv4 packets. A peer cannot predict the
-/// value from other flows, or from earlier connections with the same 4-tuple.
+/// value from the IP IDs of other flows, or of earlier connections with the same 4-tuple.
 pub fn first_ip_id(secret: &[u8; 16], key: &FlowKey, now: Instant) -> u16 {
     let mut hasher = SipHasher13::new_with_key(secret);
     hasher.write(b"identification");

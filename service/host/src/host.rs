@@ -1,7 +1,8 @@
-//! The host: one step of a core, and the requests of programs.
+//! The host: one step of a core (a polling thread of the service), and the requests of programs.
 //!
-//! The *driver* of the host is the daemon or the simulator. A function for the driver that concerns
-//! a single part of the host is in a submodule, for example `Host::set_rules` in `host/rules.rs`.
+//! The *driver* of the host is the daemon or the simulator. The driver calls the functions of the
+//! host. Most functions that concern only one part of the host are in submodules, for example
+//! `Host::set_rules` in `host/rules.rs`.
 
 mod addresses;
 mod holders;
@@ -37,7 +38,8 @@ use crate::{
     timer_hold::TimerHold,
 };
 
-/// Limit of the data requests, and of the control requests, that one step reads from a context.
+/// Limit of the data requests that one step reads from a context (the rings of one thread of a
+/// program). The control requests of the context have a limit of the same size.
 const REQUESTS_PER_STEP_MAX: u32 = 512;
 /// Time between two retries while an event or a frame waits for room.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
@@ -55,7 +57,7 @@ pub struct Host<P: PacketIo> {
     pub(crate) input: IpInput,
     /// The connections as programs see them.
     pub(crate) sockets: Sockets,
-    /// Active opens that wait for a local TCP port or a neighbour.
+    /// Active opens that wait for a local TCP port or for the link address of a neighbour.
     pub(crate) parked_opens: ParkedOpens,
     /// Delays late timers, so that ACKs that are late for the same reason arrive before a timer
     /// retransmits.
@@ -103,7 +105,8 @@ impl<P: PacketIo> Host<P> {
         })
     }
 
-    /// Makes a new host one of the cores of a service, with channels to the other cores.
+    /// Assigns this new host to one core of a service that has several cores. `siblings` has this
+    /// core's channels to the other cores.
     #[must_use]
     pub fn beside(mut self, siblings: Siblings) -> Self {
         self.stack.io.bindings.set_core_index(siblings.core_index());
@@ -111,7 +114,8 @@ impl<P: PacketIo> Host<P> {
         self
     }
 
-    /// Makes a new host share the memory for received data with other cores.
+    /// Makes a new host count its receive buffers in `memory`, which all cores of the service
+    /// share.
     pub fn set_stream_memory(&mut self, memory: StreamMemory) {
         let (ledger, high) = (&self.stack.io.ledger, memory.limits().high);
         ledger.set_capacity(Resource::StreamBytes, high);
@@ -119,7 +123,8 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Processes the input, runs the timers that are due, and sends and publishes the results.
-    /// Returns true if there was input, or if the local path has segments for the next step.
+    /// Returns true if there was input, or if the local path (segments in memory between programs
+    /// of this host) has segments for the next step.
     pub fn step(&mut self, now: Instant) -> bool {
         self.stack.io.now = now;
         let mut worked = self.input.receive(now, &mut self.stack);
@@ -163,8 +168,8 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Makes all queued events visible to the programs, and rings the doorbells of sleeping
-    /// threads. The caller flushes the frames first, because a woken thread may run at once on the
-    /// core's CPU.
+    /// threads. The caller flushes the frames first, because a woken thread may take the core's CPU
+    /// immediately.
     #[inline]
     fn ring_doorbells(&mut self, now: Instant) {
         self.backlogged = false;
@@ -269,8 +274,9 @@ impl<P: PacketIo> Host<P> {
         any
     }
 
-    /// Disconnects a program with a corrupt ring. The indices of other contexts change. If a
-    /// context moves to an index that the scan has passed, the next step reads the context.
+    /// Disconnects the program of the context at index `place`, which has a corrupt ring. The
+    /// indices of other contexts change. If a context moves to an index that
+    /// [`poll_requests`](Self::poll_requests) has passed, the next step reads the context.
     #[cold]
     fn expel_corrupt(&mut self, now: Instant, place: usize) {
         self.stack.io.counters.corrupt_rings += 1;
@@ -279,8 +285,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Executes the requests of one context: first the control requests, then the data requests.
-    /// Returns true if there was a request.
+    /// Executes the requests of the context at index `place`: first the control requests, then the
+    /// data requests. Returns true if there was a request.
     #[inline(never)]
     fn poll_context(&mut self, now: Instant, place: usize) -> Result<bool, Corrupt> {
         let mut any = false;
@@ -309,7 +315,8 @@ impl<P: PacketIo> Host<P> {
         Ok(any || waiting > 0)
     }
 
-    /// Executes the control requests of one context. Returns true if there was a request.
+    /// Executes the control requests of the context at index `place`, which is context `number` of
+    /// the program `id`. Returns true if there was a request.
     #[inline(never)]
     fn poll_control(
         &mut self,
@@ -346,7 +353,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Executes a control request, which `context` of a program has sent.
+    /// Executes a control request from context number `context` of the program `id`.
     fn control(&mut self, now: Instant, id: ProgramId, context: u32, request: ControlRequest) {
         match request.kind {
             control_request::CONNECT => {
@@ -373,7 +380,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Starts, parks or refuses an active open. `asked.since` is the time of the program's request.
+    /// Starts an active open, parks the open for a later attempt, leaves the open to the kernel, or
+    /// refuses the open. `asked.since` is the time of the program's request.
     fn connect(&mut self, now: Instant, asked: &Parked) {
         let mut open = ActiveOpen {
             now,
@@ -419,37 +427,40 @@ impl<P: PacketIo> Host<P> {
         self.input.mux().ports()
     }
 
-    /// Returns the mux ports of this core. The driver (the program that runs the host) claims
-    /// 3-tuples for the ports, after the kernel has proved that the ports' programs may use these
-    /// 3-tuples.
+    /// Returns the mux ports of this core, mutably. The driver claims 3-tuples (protocol, address,
+    /// port number) for the mux ports, after the kernel has proved that the programs of the mux
+    /// ports may use these 3-tuples.
     pub fn mux_ports_mut(&mut self) -> &mut MuxPorts {
         self.input.mux_mut().ports_mut()
     }
 
-    /// Opens a mux port of the program `owner`. Returns false if a port has the number `id`, or if
-    /// the number is too large.
+    /// Opens a mux port of the program `owner`. Returns false if a mux port already has the number
+    /// `id`, or if the number is too large.
     pub fn open_port(&mut self, id: PortId, end: ServiceEnd, owner: PortOwner) -> bool {
         self.input.mux_mut().open(id, end, owner)
     }
 
-    /// Closes a mux port. Returns the mux's end of the port's packet rings.
+    /// Closes a mux port. Returns the mux's end of the port's packet rings. Returns `None` if no
+    /// mux port has the number `id`.
     pub fn close_port(&mut self, id: PortId) -> Option<Tapped<ServiceEnd>> {
         self.input.mux_mut().close(id)
     }
 
-    /// Enables the hand-back. The driver has to inject the frames that
-    /// [`take_strays`](Self::take_strays) returns into the kernel.
+    /// Enables the hand-back: the host keeps received segments that may belong to connections of
+    /// the kernel, instead of answering these segments with a RST. The driver has to take the
+    /// frames with [`take_strays`](Self::take_strays), and to inject the frames into the kernel.
     pub fn enable_hand_back(&mut self) {
         self.stack.io.hand_back.enable();
     }
 
-    /// Takes the frames that the driver has to inject into the kernel, because their segments have
-    /// no flow.
+    /// Takes the frames that the driver has to inject into the kernel, because the service has no
+    /// flow for their segments.
     pub fn take_strays(&mut self) -> Vec<Stray> {
         self.stack.io.hand_back.take()
     }
 
-    /// Sets the journal of a new host.
+    /// Sets the journal of a new host. The host records its connections in the journal, so that
+    /// another process can reset the connections after a kill of the service.
     pub fn set_journal(&mut self, journal: FlowJournal) {
         self.stack.io.journal.set(journal);
     }

@@ -1,4 +1,5 @@
-//! Returns pages of free receive memory to the system, without making a core wait.
+//! Returns pages of free receive memory to the system. No core (polling thread of the service)
+//! waits for the return.
 //!
 //! The system call that frees pages (`madvise` with MADV_REMOVE) may wait for other users of the
 //! memfd. The driver (the daemon) therefore makes the call on another thread. Meanwhile the memory
@@ -14,8 +15,8 @@ use crate::{Host, ProgramId, program::Programs};
 /// Limit of blocks that one call of [`Host::take_idle_pages`] returns.
 const BLOCKS_MAX: usize = 64;
 
-/// A block of a program's free receive memory. The block is allocated to the driver while the
-/// driver frees its pages.
+/// A block of a program's free receive memory. While the driver frees the pages of the block, the
+/// block is allocated to the driver.
 #[derive(Debug)]
 pub struct IdlePages {
     program: ProgramId,
@@ -25,7 +26,7 @@ pub struct IdlePages {
 
 impl IdlePages {
     /// Returns the pages to the system. If the system call fails, the pages stay in memory. The
-    /// host then counts the block as free of pages until a connection uses the block.
+    /// host still treats the block as a block without pages, until a connection uses the block.
     pub fn give_back(&self) {
         let _ = self
             .region
@@ -34,7 +35,8 @@ impl IdlePages {
 }
 
 impl Programs {
-    /// Takes blocks of free memory of idle programs.
+    /// Takes at most `BLOCKS_MAX` blocks of free receive memory from the programs that were idle
+    /// at the last call of [`check_idle`](Self::check_idle). The blocks may have pages in memory.
     fn take_idle_pages(&mut self) -> Vec<IdlePages> {
         let mut taken = Vec::new();
         for (program, entry) in self.iter_mut() {
@@ -58,8 +60,9 @@ impl Programs {
         }
     }
 
-    /// Returns true if a program allocated no receive memory since the last call and may have pages
-    /// to free. While a program stays idle, only the first call returns true for the program.
+    /// Returns true if a program is newly idle. A program is idle if it allocated no receive memory
+    /// since the last call, and its free receive memory may have pages to return. A program that
+    /// stays idle is newly idle again after [`take_idle_pages`](Self::take_idle_pages) has run.
     pub(crate) fn check_idle(&mut self) -> bool {
         let mut found = false;
         for (_, program) in self.iter_mut() {

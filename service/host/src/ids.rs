@@ -3,7 +3,7 @@
 use tidelane_engine::ListenerId;
 
 /// Number of a program within a host. Zero stands for the staging area, in which the host keeps the
-/// receive buffers of connections before accept.
+/// receive buffers of connections that no program has yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProgramId(pub u32);
 
@@ -17,8 +17,8 @@ pub struct SlotId {
     pub slot: u32,
 }
 
-/// The listener of an accepted connection. The number tells the listener from a later listener for
-/// which the engine uses the same id.
+/// The listener of an accepted connection. After the listener has ended, the engine may use its id
+/// for a later listener. The two listeners differ in `number`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListenerOfFlow {
     /// The engine's id of the listener.

@@ -31,37 +31,41 @@ use crate::{
     within_host::AddressesWithin,
 };
 
-/// Size in bytes of the staging area, which has the receive buffers of connections before accept.
+/// Size in bytes of the staging area, which has the receive buffers of connections before accept:
+/// until the host assigns the connection to a program.
 const STAGING_LEN: u64 = 256 << 20;
 
-/// Divisor: before accept, the data of one connection may take a quarter of the longest receive
-/// buffer that its program could allocate. The program's memory then has room for the data of other
-/// connections as well.
+/// Divisor: before accept, the data of one connection may take at most a quarter of the longest
+/// receive buffer that every program with the listener could allocate. The memory of the program
+/// that gets the connection then has room for the data of other connections as well.
 const STAGED_SHARE: u32 = 4;
 
 /// The parts of a host that the engine calls through [`Driver`].
 pub struct HostIo<P: PacketIo> {
-    /// NIC queues, local path, and the link to the mux ports (programs with stacks of their own).
+    /// NIC queues, the local path (segments in memory between programs of this host), and the link
+    /// to the mux ports (packet rings of programs with stacks of their own).
     pub links: Links<P>,
     /// The interface's routes and neighbours.
     pub neighbours: Neighbours,
-    /// The host's addresses that are on other interfaces than the served interface.
+    /// The addresses of this machine that the served interface does not have.
     pub within: AddressesWithin,
     /// Registered programs.
     pub programs: Programs,
     /// The users' accounts on this core.
     pub ledger: Ledger,
-    /// The charge for the flow that the engine makes next: see [`Driver::admit`].
+    /// The charge to a user's account for the flow that the engine makes next: see
+    /// [`Driver::admit`].
     pub(crate) prepaid: Prepaid,
-    /// Listeners of the kernel sockets that the service claimed.
+    /// Listeners of the kernel sockets whose packets the driver steers to the service.
     pub listeners: Listeners,
     /// Ephemeral ports that the driver reserved for active opens.
     pub ephemeral_ports: EphemeralPorts,
-    /// Local ports that connections use or programs reserved.
+    /// Local ports that connections use, and local ports that programs reserved.
     pub local_ports: LocalPorts,
     /// Programs, slots and buffers of the flows.
     pub bindings: Bindings,
-    /// The journal of connections, if there is one.
+    /// The journal of connections, if the host has a journal. After a kill of the service, another
+    /// process resets the connections in the journal.
     pub(crate) journal: JournalWriter,
     /// Receive buffers of connections before accept.
     pub staging: Staging,
@@ -265,9 +269,9 @@ impl<P: PacketIo> HostIo<P> {
             .place_staged(flow, (pos, payload), held_max, staging)
     }
 
-    /// Implements [`Driver::transmit`] for the uncommon cases: bursts, SYNs, the RSTs of ending
-    /// flows, answers without a flow, and segments over [`Path::Waiting`], [`Path::Mux`] or
-    /// [`Path::Nowhere`].
+    /// Implements [`Driver::transmit`] for the uncommon cases: payload that the link cuts into
+    /// several segments (GSO), SYNs, the RSTs of ending flows, answers without a flow, and segments
+    /// over [`Path::Waiting`], [`Path::Mux`] or [`Path::Nowhere`].
     #[inline(never)]
     fn transmit_any(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         match out.origin {
@@ -335,7 +339,7 @@ impl<P: PacketIo> HostIo<P> {
                 self.links.put_off_reset(out, Some(*template));
             }
             Path::Local => self.links.put_off_reset(out, None),
-            // The neighbour is unknown, or a rule drops the segments of the flow.
+            // Drop the RST: the neighbour is unknown, or a rule drops the segments of the flow.
             Path::Waiting { .. } | Path::Nowhere => {}
         }
     }

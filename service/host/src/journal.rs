@@ -4,18 +4,22 @@
 //! When a process is killed, the kernel ends the kernel connections of the process. The kernel does
 //! not know the connections of a killed service, so their peers could wait for ever. The process
 //! `tdl-restorer` outlives the service, and shares the memory of the journal with the service.
-//! After a kill, this process sends the peer of each entry an ACK. The peer's answer makes the
+//! After a kill, `tdl-restorer` sends the peer of each entry an ACK. The peer's answer makes the
 //! kernel reset the connection.
 //!
 //! ```text
-//!   a core's area:   | bound |  page  |  page  |  page  | ...     sparse, pages come with use
-//!                              64 entries of 64 bytes, by number of the flow
+//!   a core's area:   | header |  page  |  page  |  page  | ...
+//!                               64 entries of 64 bytes, by number of the flow
 //! ```
 //!
+//! The header is a page that contains `bound`: the index after the highest entry that was ever in
+//! use. A page takes no memory before its first entry.
+//!
 //! The host writes an entry when a connection is established, and clears the entry when the flow
-//! ends. The sweep (`sweep.rs`) updates the sequence numbers at intervals. If the peer waits, the
-//! connection is idle, so the next update makes its entry exact. The host returns pages without
-//! entries to the system.
+//! ends. The sweep (periodic work, `sweep.rs`) updates the sequence numbers at intervals. A peer
+//! that only waits for data sends nothing. Its connection is idle: the sequence numbers do not
+//! change, and the next update makes the entry exact. The host returns pages without entries to the
+//! system.
 
 use std::{
     io,
@@ -58,8 +62,8 @@ pub struct JournalEntry {
     pub snd_una: SeqNumber,
     /// RCV.NXT, or an earlier value.
     pub rcv_nxt: SeqNumber,
-    /// Difference of TSval from the timestamp clock, which counts milliseconds. `None` if the
-    /// connection uses no timestamps (RFC 7323).
+    /// TSval minus the timestamp clock, which counts milliseconds. `None` if the connection uses no
+    /// timestamps (RFC 7323).
     pub timestamp_offset: Option<u32>,
 }
 
@@ -112,6 +116,7 @@ fn numbers(snd_una: SeqNumber, rcv_nxt: SeqNumber) -> [u8; 8] {
 #[derive(Clone, Debug)]
 pub struct JournalMemory {
     region: Arc<Region>,
+    /// Number of entries in the area of a core.
     flows_max: u32,
 }
 
@@ -136,7 +141,7 @@ impl JournalMemory {
     /// Panics if the journal has no area for `core`.
     pub fn of_core(&self, core: u32) -> FlowJournal {
         let start = u64::from(core) * area_len(self.flows_max);
-        assert!(start < self.region.len(), "an area for each core");
+        assert!(start < self.region.len(), "no area for this core");
         FlowJournal {
             region: self.region.clone(),
             start,
@@ -149,8 +154,8 @@ impl JournalMemory {
         }
     }
 
-    /// Returns the entries of all cores. The caller waits for the end of the service, because a
-    /// running service changes the entries.
+    /// Returns the entries of all cores. The caller first waits for the end of the service, because
+    /// a running service changes the entries.
     pub fn entries(&self) -> impl Iterator<Item = JournalEntry> + '_ {
         let area = area_len(self.flows_max);
         let starts = (0..self.region.len() / area).map(move |core| core * area);
@@ -194,12 +199,13 @@ pub struct FlowJournal {
     region: Arc<Region>,
     /// Offset of the core's area in the region.
     start: u64,
+    /// Number of entries in the core's area.
     flows_max: u32,
     /// Index after the highest entry that was ever in use.
     bound: u32,
     /// Number of entries in use.
     used: u32,
-    /// Record of each page, up to the last page that was ever in use.
+    /// Record of each page, up to the highest page that was ever in use.
     pages: Vec<Page>,
     /// Pages that became empty since the last call of `give_back`.
     emptied: Vec<u32>,
@@ -254,7 +260,7 @@ impl FlowJournal {
         }
     }
 
-    /// Updates the sequence numbers of flow `index`.
+    /// Updates the sequence numbers in the entry of flow `index`, if the flow has an entry.
     pub fn update(&mut self, index: u32, snd_una: SeqNumber, rcv_nxt: SeqNumber) {
         if !self.is_used(index) {
             return;
@@ -308,11 +314,11 @@ impl FlowJournal {
 /// flows.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
-    /// Index of the flow that was updated last.
+    /// Index of the most recently updated flow.
     at: usize,
     /// Number of flows that this round has still to update.
     left: usize,
-    /// Number of received frames at the start of the round.
+    /// Number of frames that the host had received at the start of the round.
     in_frames: u64,
 }
 

@@ -3,12 +3,14 @@
 //! Each fast-path core (polling thread) of the service has one [`Host`]. A *program* is a process
 //! that shares memory with the service. A *port* is a [`PacketIo`](tidelane_packet_io::PacketIo),
 //! for example the AF_XDP socket of a NIC queue. A *mux port* belongs to a program with a TCP/IP
-//! stack of its own. The *local path* carries segments between two programs of the host in memory.
+//! stack of its own. The *local path* carries segments in memory between two programs of the host.
+//! A *slot* is the record of one connection in the memory that a program and the service share.
 //!
 //! The host is deterministic and does no I/O of its own. Its *driver*, the daemon `tidelaned` or
 //! the simulator, calls [`Host::step`] in a loop. One step processes frames, segments of the local
-//! path and requests of programs in batches. The step then sends the frames, and notifies the
-//! programs.
+//! path and requests of programs in batches. The step then sends the resulting frames, and notifies
+//! the programs by events. `Driver` in the diagram is not the driver of the host, but the trait
+//! through which the engine calls the host.
 //!
 //! ```text
 //!   ports ──frames──> ip_input ──segments──> engine <──requests── programs' rings

@@ -7,7 +7,9 @@
 //!   u16::MAX  the link in memory to the mux ports (`links/mux_link.rs`)
 //! ```
 //!
-//! The links know no flow: the caller passes each segment with its headers and its payload.
+//! A *mux port* is a pair of packet rings through which a program with a TCP/IP stack of its own
+//! shares the NIC. The links know no flow: the caller passes each segment with its headers and its
+//! payload.
 
 mod late_resets;
 mod local_path;
@@ -38,7 +40,8 @@ const RING_BURSTS: usize = 2048 / BURST_MAX;
 /// [`transmit`](Self::transmit) and its variants, [`flush`](Self::flush).
 pub struct Links<P: PacketIo> {
     nic_queues: Vec<NicQueue<P>>,
-    /// Consecutive steps in which a NIC queue had a full burst.
+    /// Number of consecutive steps, up to the most recent step, in which a NIC queue had a full
+    /// burst.
     full_bursts: usize,
     local_path: LocalPath,
     mux_link: MuxLink,
@@ -46,9 +49,10 @@ pub struct Links<P: PacketIo> {
     late_resets: LateResets,
     /// True if a link has a frame that is not flushed.
     queued: bool,
-    /// True if a link had no room for a segment. The engine then has to resume sending.
+    /// True if the engine has to resume sending, for example because a link had no room for a
+    /// segment.
     blocked: bool,
-    /// Payload limit in bytes of a GSO frame on all NIC queues; zero if one of them has no GSO.
+    /// Payload limit in bytes of a GSO frame on all NIC queues; zero if a NIC queue has no GSO.
     super_payload_max: u32,
 }
 
@@ -103,7 +107,7 @@ impl<P: PacketIo> Links<P> {
         self.nic_queues.iter().any(partial)
     }
 
-    /// Returns the number of frames that the NIC queues lost because they had no space.
+    /// Returns the number of received frames that the NIC queues lost for lack of space.
     pub fn rx_overruns(&self) -> u64 {
         let overruns = |queue: &NicQueue<P>| queue.port.rx_overruns();
         self.nic_queues.iter().map(overruns).sum()
@@ -281,7 +285,7 @@ impl<P: PacketIo> Links<P> {
         pushed.then_some(()).ok_or(TxFull)
     }
 
-    /// Sends a frame that `write` writes over the first NIC queue. `write` returns the length of
+    /// Sends a frame over the first NIC queue. `write` writes the frame, and returns the length of
     /// the frame, or `None` if the frame does not fit. Returns false if no frame was sent.
     pub fn send_frame(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
         let Some(NicQueue { port, .. }) = self.nic_queues.first_mut() else {
@@ -349,13 +353,14 @@ impl<P: PacketIo> Links<P> {
         self.blocked = true;
     }
 
-    /// Returns true if the engine has to resume sending, and clears the mark.
+    /// Returns true if the engine has to resume sending. Later calls return false until the engine
+    /// has to resume again.
     #[inline]
     pub fn take_blocked(&mut self) -> bool {
         std::mem::take(&mut self.blocked)
     }
 
-    /// Returns true if frames wait for a flush, or segments wait for room.
+    /// Returns true if frames wait for a flush, or if the engine has to resume sending.
     pub fn has_waiting(&self) -> bool {
         self.blocked || self.queued
     }

@@ -19,7 +19,7 @@ use crate::{Host, ProgramId, listeners::Listener, options::opened_with};
 pub enum ListenError {
     /// A listener of another kernel socket has the address and port.
     InUse,
-    /// The engine has the largest number of listeners, or does not support the address and port.
+    /// The engine has reached its limit of listeners, or does not support the address and port.
     Limit,
     /// The program does not exist, or has ended.
     NoProgram,
@@ -41,7 +41,8 @@ pub struct Listen {
     pub group: Option<u32>,
     /// Limit of connections in the accept queue.
     pub backlog: u32,
-    /// True if the listener also gets connections within the host (loopback, other interfaces).
+    /// True if the listener also gets connections within the host (over loopback, and to addresses
+    /// of other interfaces).
     pub within_host: bool,
 }
 
@@ -117,8 +118,8 @@ impl<P: PacketIo> Host<P> {
         Ok(listener)
     }
 
-    /// Releases a program's hold of the listener of the kernel socket with cookie `key`. The
-    /// listener ends with its last holder.
+    /// Releases a program's hold of the listener of the kernel socket with cookie `key`. If no
+    /// other program holds the listener, the listener ends.
     pub fn unlisten(&mut self, now: Instant, id: ProgramId, key: u64) {
         self.stack.io.now = now;
         match self.stack.io.listeners.find(key) {
@@ -131,9 +132,10 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Suspends the listener of the kernel socket with cookie `key`: resets the connections in its
-    /// accept queue, and refuses further connections. The programs that hold the listener keep it,
-    /// and get its connections again after the next [`listen`](Self::listen) with the socket. Any
-    /// program may make this call of `listen`, also one that does not hold the listener.
+    /// accept queue, and refuses further connections. The programs that hold the listener keep
+    /// their holds. After the next [`listen`](Self::listen) with the socket, these programs get the
+    /// new connections of the listener. Any program may make this call of `listen`, even a program
+    /// that does not hold the listener.
     pub fn suspend_listener(&mut self, now: Instant, key: u64) {
         self.stack.io.now = now;
         if let Some(listener) = self.stack.io.listeners.find(key) {
@@ -148,10 +150,10 @@ impl<P: PacketIo> Host<P> {
         listeners.map(|(_, entry)| entry.key).collect()
     }
 
-    /// Drains a listener: connections that programs on this machine open no longer reach it. The
-    /// driver calls this function after it has steered the listener's SYNs from the network to the
-    /// kernel. The engine still answers a SYN that reaches it, for example one that was received
-    /// before. `key` is the cookie (SO_COOKIE) of the listener's kernel socket.
+    /// Drains the listener of the kernel socket with cookie `key`. Before this call, the driver
+    /// steers the listener's SYNs from the network to the kernel. After the call, new connections
+    /// from programs on this machine to the listener also go to the kernel. The engine still
+    /// answers a SYN that reaches the engine, for example a SYN that was received earlier.
     pub fn drain_listener(&mut self, key: u64) {
         if let Some(listener) = self.stack.io.listeners.find(key) {
             self.stack.engine.drain_listener(listener);
@@ -160,7 +162,7 @@ impl<P: PacketIo> Host<P> {
 
     /// Returns true if the listener of the kernel socket with cookie `key` has no half-open
     /// connection, no connection that waits for accept, and no SYN cookie that is still valid. Also
-    /// returns true if there is no such listener, or if the listener is suspended.
+    /// returns true if no listener has this key, or if the listener is suspended.
     pub fn is_listener_idle(&self, now: Instant, key: u64) -> bool {
         let listener = self.stack.io.listeners.find(key);
         listener.is_none_or(|id| self.stack.engine.is_listener_idle(now, id))

@@ -1,10 +1,10 @@
-//! Listeners, and the choice of the context that gets a new connection. A context is the set of
-//! rings of a program's thread.
+//! Listeners, and the choice of the context that gets a new connection. A *context* is the set of
+//! rings of one thread of a program.
 //!
 //! A listener is the 3-tuple (protocol, address, port) of one listening kernel socket. Several
-//! programs may hold the socket (fork after listen). The *members* of the listener are the contexts
-//! of these programs that accept connections. A program that holds the socket but never accepts,
-//! for example a supervising parent, has no members.
+//! programs may hold the socket (fork after listen). Each context that accepts connections of the
+//! listener is a *member* of the listener. A program that holds the socket but never accepts, for
+//! example a supervising parent, has no members.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -128,15 +128,16 @@ impl Listener {
         Some(())
     }
 
-    /// Removes a member. Returns the number of connections that the member had not accepted.
+    /// Removes a member. Returns the number of assigned connections that the program had not
+    /// accepted.
     pub fn leave(&mut self, program: ProgramId, context: u32) -> u32 {
         self.remove_members(|member| {
             member.acceptor.program == program && member.acceptor.context == context
         })
     }
 
-    /// Removes a program. Returns true if no holder of the socket is left, and the number of
-    /// connections that the program had not accepted.
+    /// Removes a program. The boolean of the result is true if no other program holds the socket.
+    /// The number counts the assigned connections that the program had not accepted.
     pub fn drop_holder(&mut self, program: ProgramId) -> (bool, u32) {
         let untaken = self.remove_members(|member| member.acceptor.program == program);
         self.holders.retain(|held| *held != program);
@@ -154,9 +155,9 @@ impl Listener {
         untaken
     }
 
-    /// Records that `program` accepted `count` connections through any of its contexts. Returns how
-    /// many of these connections the host had assigned to the program, because the program may
-    /// report any number.
+    /// Records that `program` accepted `count` connections through any of its contexts. Counts at
+    /// most the connections that the host had assigned to the program, because the program may
+    /// report any number. Returns the number of counted connections.
     pub fn taken(&mut self, program: ProgramId, count: u32) -> u32 {
         let mut left = count;
         for member in self
@@ -184,7 +185,7 @@ pub struct Listeners {
     by_number: HashMap<u32, ListenerId, FixedState>,
     /// True if an accept queue has connections that wait only for room in a context or a program.
     has_unassigned: bool,
-    /// True if there may be room for the connections of `has_unassigned`.
+    /// True if there may be room for connections that wait for room (see `has_unassigned`).
     has_room: bool,
 }
 
@@ -227,8 +228,8 @@ impl Listeners {
         (current.number == listener.number).then_some(listener.id)
     }
 
-    /// Returns the listener of the kernel socket with cookie `key`, unless the listener is
-    /// suspended.
+    /// Returns the listener of the kernel socket with cookie `key`. Returns `None` if no listener
+    /// has this cookie, or if the listener is suspended.
     pub fn find(&self, key: u64) -> Option<ListenerId> {
         let of_key = |entry: &Option<Listener>| entry.as_ref().is_some_and(|l| l.key == key);
         self.entries
@@ -237,7 +238,8 @@ impl Listeners {
             .map(|index| ListenerId(index as u32))
     }
 
-    /// Returns the listener for which programs use `number`, unless the listener is suspended.
+    /// Returns the listener for which programs use `number`. Returns `None` if no listener has this
+    /// number, or if the listener is suspended.
     pub fn numbered_mut(&mut self, number: u32) -> Option<(ListenerId, &mut Listener)> {
         let id = *self.by_number.get(&number)?;
         Some((id, self.get_mut(id)?))
@@ -245,8 +247,8 @@ impl Listeners {
 
     /// Makes a context a member of the listener with this number, and charges the program's user
     /// for the membership. Returns the listener, and the connections that waited for a member.
-    /// Returns `None` if the listener is suspended or does not exist, or if the context cannot
-    /// become a member.
+    /// Returns `None` if the listener does not exist, or if the context cannot become a member. For
+    /// a suspended listener, the context becomes a member, but the result is `None`.
     pub fn join(
         &mut self,
         number: u32,
@@ -347,15 +349,15 @@ impl Listeners {
         self.has_room |= self.has_unassigned;
     }
 
-    /// Returns true if the host has to try at once to assign the waiting connections.
+    /// Returns true if the host has to try without delay to assign the waiting connections.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.has_room
     }
 
-    /// Returns the listeners that have members, and connections that are not assigned to a member.
-    /// The caller tries to assign these connections, and then [records](Self::note_unassigned) the
-    /// failures.
+    /// Returns the listeners that have both members and connections that are not assigned to a
+    /// member. The caller tries to assign these connections, and then
+    /// [records](Self::note_unassigned) the failures.
     pub fn take_unassigned(&mut self) -> Vec<ListenerId> {
         (self.has_unassigned, self.has_room) = (false, false);
         self.iter()

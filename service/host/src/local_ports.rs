@@ -2,8 +2,9 @@
 //! reserved.
 //!
 //! A claim on a port keeps the kernel from giving the port to another socket. The service needs the
-//! claim while a connection uses the port. The driver (the daemon) asks the host about many ports
-//! at once before the claims end. Each answer therefore reads a counter, and not all connections.
+//! claim while a connection uses the port. Before the driver (the daemon) ends claims, the driver
+//! asks the host about many ports in one request. The answer for a port therefore reads a counter,
+//! and not all connections.
 
 use std::collections::HashMap;
 
@@ -16,7 +17,7 @@ const PORTS: usize = 1 << 16;
 
 /// The local ports of a host's connections, and the reservations of its programs.
 pub struct LocalPorts {
-    /// Number of connections by local port, at any address.
+    /// Number of connections of each local port, at all local addresses together.
     connections: Box<[u32]>,
     /// Number of connections that each program opened from each address and port that it reserved.
     reserved: HashMap<ProgramId, HashMap<Endpoint, u32, FixedState>, FixedState>,
@@ -69,8 +70,8 @@ impl LocalPorts {
         }
     }
 
-    /// Subtracts a connection that `program` opened from `local`. The connection may have moved to
-    /// another program since.
+    /// Subtracts a connection that `program` opened from `local`. In the meantime, the connection
+    /// may have moved to another program.
     pub fn end_reserved(&mut self, program: ProgramId, local: Endpoint) {
         if let Some(connections) = self.connections_of(program, local) {
             *connections = connections.saturating_sub(1);
@@ -81,8 +82,8 @@ impl LocalPorts {
         self.reserved.get_mut(&program)?.get_mut(&local)
     }
 
-    /// Ends the reservation of `local` by `program`. Returns false and keeps the reservation if a
-    /// connection that `program` opened from `local` is left.
+    /// Ends the reservation of `local` by `program`. If a connection that `program` opened from
+    /// `local` still exists, returns false and keeps the reservation.
     pub fn give_up(&mut self, program: ProgramId, local: Endpoint) -> bool {
         let Some(of_program) = self.reserved.get_mut(&program) else {
             return true;
@@ -131,10 +132,10 @@ mod tests {
         ports.reserve(one, END);
         ports.reserve(other, END);
         ports.begin_reserved(one, END);
-        assert!(!ports.give_up(one, END), "a connection is left");
+        assert!(!ports.give_up(one, END), "ended despite a connection");
         assert!(ports.give_up(other, END));
         assert!(ports.is_reserved(one, END) && !ports.is_reserved(other, END));
-        // A second reservation during a connection keeps the count of the first.
+        // A second reservation during a connection does not reset the count of connections.
         ports.reserve(one, END);
         assert!(!ports.give_up(one, END));
         ports.end_reserved(one, END);

@@ -148,7 +148,7 @@ pub struct RxBuffers {
     /// charge: the program then gets no buffer.
     charge: Option<Charge>,
     memory: StreamMemory,
-    /// Number of bytes in buffers that connections have.
+    /// Number of bytes in allocated buffers.
     given_out: u64,
     /// True if a buffer was allocated since the last call of `check_idle`.
     busy: bool,
@@ -171,9 +171,9 @@ impl RxBuffers {
         }
     }
 
-    /// Frees the staging buffer `staged`, and allocates a buffer of the same size. The caller has
-    /// to copy the data at once. If there is no room, or if the user's account refuses the charge,
-    /// returns `None`, allocates nothing, and keeps `staged`.
+    /// Replaces `staged`, a buffer of the [`Staging`] area, by a new buffer of the same size, and
+    /// frees `staged`. The caller has to copy the data immediately. If there is no room, or if the
+    /// user's account refuses the charge, allocates nothing, keeps `staged`, and returns `None`.
     ///
     /// The charge for `staged` moves to the new buffer, so that a user at the limit can still
     /// accept the connection.
@@ -216,8 +216,8 @@ impl RxBuffers {
         self.allocator.has_free_dirty() && !self.idle
     }
 
-    /// Takes at most `most` free blocks that may have resident pages. Takes no block if the memory
-    /// is not idle. The caller frees the pages of the blocks, and then calls
+    /// Takes at most `most` free blocks that may have resident pages. Takes no block if `idle` is
+    /// false. The caller frees the pages of the blocks, and then calls
     /// [`return_clean`](Self::return_clean).
     pub fn take_dirty_if_idle(&mut self, most: usize) -> Vec<StreamBuffer> {
         let idle = std::mem::take(&mut self.idle);
@@ -279,8 +279,8 @@ impl Drop for RxBuffers {
     }
 }
 
-/// The staging area: receive buffers of connections before accept. The host charges the buffers to
-/// the users of the listeners.
+/// The staging area: receive buffers of connections that no program has yet. The host charges the
+/// buffers to the users of the listeners.
 #[derive(Debug)]
 pub struct Staging {
     /// The host's own region, which contains the buffers.
@@ -337,14 +337,14 @@ impl Staging {
         &self.region
     }
 
-    /// Returns the memory for received data of all cores.
+    /// Returns the usage that all cores share.
     pub fn memory(&self) -> &StreamMemory {
         &self.memory
     }
 
     /// Sets the usage that all cores share. The staging area must not have a buffer yet.
     pub fn set_memory(&mut self, memory: StreamMemory) {
-        assert!(self.charges.is_empty(), "the host is new");
+        assert!(self.charges.is_empty(), "a buffer exists");
         self.memory = memory;
     }
 }
@@ -440,7 +440,7 @@ mod tests {
         assert!(second.alloc(14).is_some());
     }
 
-    /// The connections of one user that wait for accept leave room for other users and root.
+    /// One user cannot fill the staging area: a second user still gets buffers.
     #[test]
     fn the_staging_area_is_shared_among_users() {
         let memory = StreamMemory::default();
@@ -472,7 +472,7 @@ mod tests {
         let mut program = buffers(&memory, &accounts[0]);
         let staged = staging.of(Some(&accounts[0])).1.alloc(12).expect("room");
         assert!(program.alloc(12).is_some());
-        assert!(program.alloc(11).is_none(), "staging counts, too");
+        assert!(program.alloc(11).is_none(), "staging is not counted");
         assert!(staging.of(Some(&accounts[0])).1.alloc(11).is_none());
         assert!(staging.of(Some(&accounts[1])).1.alloc(13).is_some());
         assert_eq!(memory.used(), 16 << 10);

@@ -1,9 +1,10 @@
-//! The mux of a core: its mux ports, pairs of packet rings through which programs with TCP/IP
-//! stacks of their own share the NIC and its addresses. See `docs/design/mux.md`.
+//! The mux of a core, with its mux ports. A *mux port* is a pair of packet rings through which a
+//! program with a TCP/IP stack of its own shares the NIC and its addresses. See
+//! `docs/design/mux.md`.
 //!
 //! A mux port claims 3-tuples (protocol, address, port number), and receives the frames to these
-//! 3-tuples. The host's TCP engine gets only the frames that no port has claimed. The first NIC
-//! queue of this core sends the frames of the ports. Frames between ports and the service's own
+//! 3-tuples. The host's TCP engine gets only the frames to other 3-tuples. The first NIC queue of
+//! this core sends the frames of the mux ports. Frames between mux ports and the service's own
 //! sockets pass over a link in memory (`links/mux_link.rs`).
 
 use tidelane_mux::{Egress, Filter, GsoFrame, PortId, Ports, Reception, Verdict, Way, copy_to};
@@ -65,8 +66,8 @@ impl PortMux {
         &mut self.ports
     }
 
-    /// Opens a mux port of the program `owner`. Returns false if a port has the number `id`, or if
-    /// the number is too large.
+    /// Opens a mux port of the program `owner`. Returns false if a mux port already has the number
+    /// `id`, or if the number is too large.
     pub(crate) fn open(&mut self, id: PortId, end: ServiceEnd, owner: PortOwner) -> bool {
         let opened = self.ports.open_at(id, Tapped::of_program(end));
         if opened {
@@ -75,7 +76,8 @@ impl PortMux {
         opened
     }
 
-    /// Closes a mux port. Returns the mux's end of the port's packet rings.
+    /// Closes a mux port. Returns the mux's end of the port's packet rings. Returns `None` if no
+    /// mux port has the number `id`.
     pub(crate) fn close(&mut self, id: PortId) -> Option<Tapped<ServiceEnd>> {
         self.owners.remove(id);
         self.ports.close(id)
@@ -124,7 +126,8 @@ impl PortMux {
     }
 
     /// Sends packets of mux ports to their destinations. Returns true if a port has sent a packet.
-    /// If this step gives the mux ports no turns, returns true if a port has a packet to send.
+    /// If this step gives the mux ports no turns, sends nothing, and returns true if a port has a
+    /// packet to send.
     pub(crate) fn take_turns<P: PacketIo>(&mut self, now: Instant, io: &mut HostIo<P>) -> bool {
         // Without turns of the engine, a mux port that floods the NIC would take all room of the
         // NIC in each step.
@@ -156,8 +159,8 @@ impl PortMux {
     }
 
     /// Gives the frames of the engine to the mux ports that have claimed their destinations. If no
-    /// port has claimed the destination, or if the rules refuse the segment, the engine gets the
-    /// RST of a closed port (RFC 9293 §3.10.7.1).
+    /// mux port has claimed a destination, or if the rules refuse the segment, the engine gets the
+    /// RST of a closed TCP port (RFC 9293 §3.10.7.1).
     #[cold]
     #[inline(never)]
     pub(crate) fn send_from_engine<P: PacketIo>(&mut self, now: Instant, stack: &mut Stack<P>) {
@@ -177,8 +180,8 @@ impl PortMux {
         self.ports.flush();
     }
 
-    /// Publishes the packets that mux ports received. Reports corrupt packet rings to the program
-    /// that runs the host (for example the daemon), which closes the mux ports.
+    /// Publishes the packets that mux ports received. Reports corrupt packet rings to the driver of
+    /// the host (for example the daemon), which closes the mux ports with these rings.
     pub(crate) fn flush<P: PacketIo>(&mut self, io: &mut HostIo<P>) {
         self.ports.flush();
         if self.ports.has_corrupt() {

@@ -1,4 +1,5 @@
-//! The neighbours of the served interface: routes, next hops, and the paths of flows over them.
+//! The neighbours of the served interface (the network interface on which the service runs):
+//! routes, next hops, and the paths of flows.
 //!
 //! ```text
 //!   routes.rs    the kernel's routes      peer -> next hop
@@ -8,8 +9,9 @@
 //!   prefixes.rs  address prefixes         address -> value of the longest prefix
 //! ```
 //!
-//! The kernel resolves neighbours. The host asks the kernel by requests to its driver, the daemon
-//! or the simulator.
+//! The kernel resolves neighbours. The host (the TCP/IP stack of one core) asks the kernel by
+//! requests to the host's driver. The driver is the program that runs the host: the daemon or the
+//! simulator.
 
 mod hops;
 mod ingress;
@@ -39,19 +41,21 @@ use crate::{
 pub struct Neighbours {
     routes: Routes,
     hops: Hops,
-    /// Source link address of the present frame. `None` while the host processes no frame.
+    /// Source link address of the frame that the host is processing. `None` while the host
+    /// processes no frame.
     arrival: Option<MacAddress>,
     /// Seed of IPv6 flow labels (RFC 6437).
     label_seed: [u64; 2],
     /// Secret key of the hashes that make IP identifications.
     secret: [u8; 16],
-    /// True during an active open that a rule drops: the new flow gets [`Path::Nowhere`].
+    /// True during an active open that a rule of the operator drops. The new flow then gets
+    /// [`Path::Nowhere`].
     opens_nowhere: bool,
 }
 
 impl Neighbours {
-    /// Returns a table without routes. `secret` is the key for hashes of addresses that peers
-    /// choose.
+    /// Returns the neighbours of `interface`, without routes and next hops. `secret` is the key of
+    /// hashes whose input peers can choose.
     pub fn new(interface: Interface, secret: [u8; 16]) -> Self {
         Self {
             routes: Routes::new(interface),
@@ -69,9 +73,9 @@ impl Neighbours {
         &self.routes
     }
 
-    /// Returns the routes and addresses of the interface for a change. A change of the routes or of
-    /// the link address changes no path: see [`reroute`](Self::reroute) and
-    /// [`refresh`](Self::refresh).
+    /// Returns the routes and addresses of the interface for a change. The change alone does not
+    /// change the paths of flows. The caller applies changed routes to each path with
+    /// [`reroute`](Self::reroute), and a changed link address with [`refresh`](Self::refresh).
     pub fn routes_mut(&mut self) -> &mut Routes {
         &mut self.routes
     }
@@ -88,14 +92,15 @@ impl Neighbours {
         self.arrival = None;
     }
 
-    /// Returns the identification (IP ID) of a packet to `peer`, for a packet without a flow and
-    /// without the DF flag.
+    /// Returns the identification (IP ID) of a packet to `peer`. The packet has no flow and no DF
+    /// flag.
     pub fn stray_ip_id(&self, peer: IpAddress, now: Instant) -> u16 {
         stray_ip_id(&self.secret, peer, now)
     }
 
-    /// Applies the kernel's entry for neighbour `addr`. Returns `None` if the link address has not
-    /// changed, or if the table is full of neighbours in use. Otherwise, returns true if a flow
+    /// Applies the kernel's entry for neighbour `addr`. `mac` is `None` while the kernel has not
+    /// resolved the neighbour. Returns `None` if the neighbour's link address has not changed, or
+    /// if the table of neighbours has no place for the neighbour. Otherwise, returns true if a flow
     /// uses the neighbour.
     pub fn set_neighbour(&mut self, addr: IpAddress, mac: Option<MacAddress>) -> Option<bool> {
         let hop = self.hops.set_neighbour(addr, mac)?;
@@ -103,20 +108,22 @@ impl Neighbours {
     }
 
     /// Returns the link address of the next hop to `addr`. Returns `None` if there is no route, or
-    /// while the kernel has not resolved the next hop.
+    /// if the kernel has not resolved the next hop.
     fn known_mac(&self, addr: IpAddress) -> Option<MacAddress> {
         let next = self.routes.next_hop(addr)?;
         self.hops.get(self.hops.find(next)?).mac
     }
 
-    /// Returns the next hop to `addr`. Adds the next hop to the table of neighbours if needed.
-    /// Returns `None` if there is no route, or if the table is full of neighbours in use.
+    /// Returns the next hop to `addr`. Adds the next hop to the table of neighbours if the table
+    /// does not have the next hop. Returns `None` if there is no route, or if the table is full of
+    /// neighbours in use.
     fn hop_to(&mut self, addr: IpAddress) -> Option<HopId> {
         let next = self.routes.next_hop(addr)?;
         self.hops.find_or_make(next)
     }
 
-    /// Asks the kernel to resolve or confirm a neighbour in use, if a request is due.
+    /// Asks the kernel to resolve or confirm a neighbour in use, if a request is due
+    /// ([`Hops::use_at`]).
     fn use_hop(&mut self, now: Instant, hop: HopId, requests: &mut DriverRequests) {
         if let Some(addr) = self.hops.use_at(hop, now) {
             requests.push(HostRequest::Resolve { addr });
@@ -137,11 +144,16 @@ impl Neighbours {
         Some(*self.hops.get(hop))
     }
 
-    /// Returns the link address for an answer to a frame without a flow: the address of the
-    /// neighbour on the path to `peer`. If the neighbour is an unresolved router, asks the kernel
-    /// to resolve the router, and returns `None`. If the unresolved neighbour is `peer` itself,
-    /// returns `arrival`, the source link address of the frame, or `None` if packets to `peer` do
-    /// not leave over the interface. After `None`, the caller drops the answer.
+    /// Returns the destination link address of the answer to a frame without a flow. `peer` is the
+    /// frame's source IP address, and `arrival` is the frame's source link address.
+    ///
+    /// * If the kernel has resolved the next hop to `peer`, returns the next hop's link address.
+    /// * If the next hop is an unresolved router, asks the kernel to resolve the router, and
+    ///   returns `None`.
+    /// * In all other cases, returns `arrival` if packets to `peer` leave over the interface, and
+    ///   `None` otherwise.
+    ///
+    /// After `None`, the caller drops the answer.
     pub fn mac_for_reply_to(
         &mut self,
         now: Instant,
@@ -161,7 +173,8 @@ impl Neighbours {
         arrival.filter(|_| self.routes.leads_out(peer))
     }
 
-    /// Returns the link address for an answer to the present frame, which has no flow.
+    /// Returns the destination link address of the answer to the frame that the host is processing,
+    /// as [`mac_for_reply_to`](Self::mac_for_reply_to) does. The frame has no flow.
     pub fn mac_for_reply(
         &mut self,
         now: Instant,
@@ -171,7 +184,8 @@ impl Neighbours {
         self.mac_for_reply_to(now, peer, self.arrival, requests)
     }
 
-    /// Begins or ends an active open that a rule drops: the new flow gets [`Path::Nowhere`].
+    /// Sets whether new flows get [`Path::Nowhere`]. The caller passes true before an active open
+    /// that a rule drops, and false after the open.
     pub fn set_opens_nowhere(&mut self, opens_nowhere: bool) {
         self.opens_nowhere = opens_nowhere;
     }
@@ -179,12 +193,13 @@ impl Neighbours {
     /// Returns the path of a new flow over `link` to the peer of `key`. The frames of an active
     /// open over the NIC go through the neighbour that the kernel resolves.
     ///
-    /// The source of a received SYN may be forged. The host asks the kernel about an unknown
-    /// neighbour only after the peer has answered ([`join`](Self::join)). Otherwise each forged SYN
-    /// would take an entry of the kernel's neighbour table and start a resolution in vain. Until
-    /// the peer has answered, segments go to the peer's link address in the table of neighbours, or
-    /// else to the source link address of the SYN's frame. If the peer is behind a router, the host
-    /// asks the kernel about the router at once, because a forged SYN cannot choose the router.
+    /// The source address of a received SYN may be forged. If the peer is on the link, the host
+    /// therefore asks the kernel about the peer only after the peer has answered the SYN-ACK
+    /// ([`join`](Self::join)). Otherwise each forged SYN would take an entry of the kernel's
+    /// neighbour table and start a useless resolution. Until the peer has answered, segments go to
+    /// the peer's link address if the table of neighbours has the address, and otherwise to the
+    /// source link address of the SYN's frame. If the peer is behind a router, the host asks the
+    /// kernel about the router immediately, because a forged SYN cannot choose the router.
     pub fn path_to(
         &mut self,
         now: Instant,
@@ -246,8 +261,8 @@ impl Neighbours {
         }
     }
 
-    /// Replaces the path of a passive open, after the peer has answered, by the path through the
-    /// neighbour that the kernel resolves.
+    /// Replaces the path of a passive open after the peer has answered. The new path leads through
+    /// the neighbour that the kernel resolves. A path that already has a hop does not change.
     pub fn join(&mut self, now: Instant, path: &mut Path, requests: &mut DriverRequests) {
         if let Path::Port {
             hop: None,
@@ -258,8 +273,8 @@ impl Neighbours {
         }
     }
 
-    /// Sets the link addresses of a SYN-ACK that the host sends over a path without a hop. The link
-    /// address for the peer may have changed since the peer's first SYN.
+    /// Sets the link addresses of a SYN-ACK that the host sends over a path without a hop. The
+    /// destination link address may have changed since the peer's first SYN.
     pub fn readdress(&self, peer: IpAddress, template: &mut HeaderTemplate) {
         if let Some(to) = self.known_mac(peer).or(self.arrival) {
             template.set_link(self.routes.interface().mac, to);
@@ -290,7 +305,8 @@ impl Neighbours {
         true
     }
 
-    /// Releases the neighbour that `path` holds, because the flow no longer uses the path.
+    /// Releases the neighbour that `path` holds, if there is one. The caller calls this function
+    /// when the flow stops using the path.
     pub fn leave(&mut self, path: &mut Path) {
         if let Path::Port { hop, .. } | Path::Waiting { hop, .. } = path
             && let Some(hop) = hop.take()
@@ -310,7 +326,8 @@ impl Neighbours {
                 false
             }
             Path::Port { hop, template } => {
-                // If the kernel has forgotten the neighbour, keep its last link address.
+                // If the kernel has forgotten the neighbour, or if the path has no hop, keep the
+                // template's destination link address.
                 let known = hop.and_then(|hop| self.hops.get(hop).mac);
                 template.set_link(from, known.unwrap_or(template.dst_mac()));
                 false
@@ -330,9 +347,10 @@ impl Neighbours {
         }
     }
 
-    /// Applies changed routes to `path`. A flow whose peer has no route, or whose new next hop
-    /// finds no place in the table of neighbours, keeps its path. A flow that has no hop before
-    /// [`join`](Self::join) also keeps its path. Returns true if the flow can send over a new path.
+    /// Applies changed routes to `path`. The path does not change if the peer has no route, or if
+    /// the table of neighbours has no place for the new next hop. The path of a passive open does
+    /// not change before [`join`](Self::join), because this path has no hop. Returns true if the
+    /// flow can send over a new path.
     pub fn reroute(
         &mut self,
         now: Instant,

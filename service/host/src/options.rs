@@ -33,7 +33,7 @@ const SYN_RETRIES_MAX: u8 = 127;
 /// Largest TCP_LINGER2 in seconds, as in Linux.
 const FIN_WAIT_2_S_MAX: u32 = 120;
 
-/// Returns `base` with the options in a program's flag bits.
+/// Returns `base` with the options of [`FLAG_BITS`] taken from `flags`, the flags of a program.
 pub(crate) fn options_of(flags: u32, base: SocketOptions) -> SocketOptions {
     SocketOptions {
         nodelay: flags & program_flags::NODELAY != 0,
@@ -44,8 +44,8 @@ pub(crate) fn options_of(flags: u32, base: SocketOptions) -> SocketOptions {
     }
 }
 
-/// Returns `base` with a program's options for new connections. Clamps each value that has a limit
-/// in this module.
+/// Returns `base` with a program's `options` applied. Clamps each value for which this module has a
+/// limit.
 pub(crate) fn opened_with(options: &OpenOptions, base: SocketOptions) -> SocketOptions {
     SocketOptions {
         user_timeout: match options.user_timeout_ms {
@@ -100,8 +100,9 @@ fn window_options(options: &OpenOptions) -> WindowOptions {
     }
 }
 
-/// Returns `base` with the options in a slot. The program may change each word at any time, so the
-/// function reads each word once.
+/// Returns `base` with the options in a slot applied. A slot is the record of a connection in the
+/// memory that the service shares with a program. The program may change each word of the slot at
+/// any time, so the function reads each word once.
 pub(crate) fn slot_options(shared: &SlotOptions, base: SocketOptions) -> SocketOptions {
     let byte = |word: &AtomicU32| word.load(Relaxed).min(u8::MAX.into()) as u8;
     let short = |word: &AtomicU32| word.load(Relaxed).min(u16::MAX.into()) as u16;
@@ -152,7 +153,7 @@ fn algorithm_of(number: u16) -> Option<Algorithm> {
     }
 }
 
-/// Returns the value of [`TcpInfo::details`].
+/// Returns the value of [`TcpInfo::details`] for `cc_info`, the state of congestion control.
 fn cc_info_words(cc_info: CcInfo) -> [u32; 6] {
     match cc_info {
         CcInfo::None => [0; 6],
@@ -173,12 +174,13 @@ fn cc_info_words(cc_info: CcInfo) -> [u32; 6] {
     }
 }
 
-/// Returns the number of microseconds, at most `u32::MAX`.
+/// Returns `duration` in microseconds, at most `u32::MAX`.
 fn micros(duration: Duration) -> u32 {
     u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
 }
 
-/// Converts the statistics of a connection. `ato` is the longest delay of an ACK.
+/// Returns the TCP_INFO for the engine's statistics of a connection. `ato` is the longest time for
+/// which the engine delays an ACK.
 pub(crate) fn tcp_info_of(now: Instant, info: &FlowInfo, ato: Duration) -> TcpInfo {
     let (clock, traffic) = (Clock::at(now), &info.traffic);
     let feature = |on: bool, bit| if on { bit } else { 0 };

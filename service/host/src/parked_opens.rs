@@ -1,4 +1,4 @@
-//! Active opens that wait for a local port or for the resolution of a neighbour.
+//! *Parked* active opens, which wait for a local port or for the resolution of a neighbour.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,7 @@ const PARKED_TIMEOUT: Duration = Duration::from_secs(3);
 pub struct Parked {
     /// The program that waits for the open.
     pub program: ProgramId,
-    /// Number of the program's context that gets the answer.
+    /// Number of the program's context (the rings of one thread) that gets the answer.
     pub context: u32,
     /// The program's request.
     pub request: ControlRequest,
@@ -36,7 +36,8 @@ impl Parked {
     }
 }
 
-/// The parked active opens, oldest first, with the charges to the users of their programs.
+/// The parked active opens, oldest first. The [`Charge`] of an open counts against the limit of the
+/// program's user.
 #[derive(Default)]
 pub struct ParkedOpens(VecDeque<(Parked, Charge)>);
 

@@ -1,22 +1,24 @@
 //! The operator's rules for packets of mux ports. A mux port is a pair of packet rings through
 //! which a program with a TCP/IP stack of its own shares the NIC. See `docs/design/mux.md`.
 //!
-//! A rule decides on a connection by the side that opens the connection. The service does not know
-//! the connections of a mux port, so the rules judge each packet. The filter finds the opener of a
-//! segment's connection as follows:
+//! The decision of the rules on a connection depends on the side that opens the connection (the
+//! *opener*). The service does not know the connections of a mux port, so the rules judge each
+//! packet. The filter finds the opener of a segment's connection as follows:
 //!
 //! ```text
-//!   segment                    opener
-//!   SYN                        the sender: the rules decide
-//!   acknowledges a SYN         the receiver, which sent the SYN
-//!   acknowledges a SYN-ACK     the sender: the table records the opener
-//!   RST after its own SYN      the sender of the SYN
-//!   RST after its own SYN-ACK  the receiver, which sent the SYN
-//!   any other                  the recorded opener; without a record, the rules must accept both
+//!   segment                                 opener
+//!   SYN without ACK                         the sender of the segment
+//!   acknowledgment of a SYN                 the receiver, which sent the SYN
+//!   acknowledgment of a SYN-ACK             the sender; the filter then records the opener
+//!   RST after a SYN of the same sender      the sender
+//!   RST after a SYN-ACK of the same sender  the receiver, which sent the SYN
+//!   any other                               the recorded opener
 //! ```
 //!
-//! A program therefore cannot evade a rule with segments without a handshake. The rules judge the
-//! program that has the mux port now, even if another program opened the connection.
+//! If no opener is recorded for a segment of the last line, the rules must accept both sides as the
+//! opener. A program therefore cannot evade a rule by sending segments before a handshake. The
+//! rules judge the program that has the mux port at present, even if another program opened the
+//! connection.
 
 mod action_cache;
 mod associations;
@@ -67,7 +69,7 @@ impl PortOwners {
             self.owners.resize(at + 1, None);
         }
         self.owners[at] = Some(owner);
-        // The mux port of another owner may have had this number before.
+        // The cache may have actions for a port of another owner that had this number before.
         self.cached_actions.clear();
     }
 
@@ -85,7 +87,7 @@ impl PortOwners {
 }
 
 /// The filter for packets of mux ports, by the operator's rules. A filter lives for a part of one
-/// step of the host.
+/// step of the host (the TCP/IP stack of one core, which the service runs step by step).
 pub struct PortRules<'a> {
     /// The operator's rules.
     pub rules: &'a mut RuleSet,
@@ -140,14 +142,15 @@ struct Judge<'a> {
     now: Instant,
 }
 
-/// A packet between a mux port and a peer.
+/// A packet between a mux port and a peer. For an ICMP error, the 5-tuple is the 5-tuple of the
+/// quoted packet.
 struct Case<'a> {
     table: &'a Associations,
     five_tuple: FiveTuple,
     hash: FiveTupleHash,
     /// Side that has sent the packet: the peer (`In`) or the mux port (`Out`).
     sender: Direction,
-    /// The actions of the rules for a connection with the 5-tuple, for each opener.
+    /// The actions of the rules for a connection with the 5-tuple, one action for each opener.
     cached_actions: CachedActions,
     now: Instant,
 }
@@ -260,8 +263,8 @@ impl<'a> Judge<'a> {
         self.judge_unknown(case)
     }
 
-    /// Returns the decision on a packet whose connection has no recorded opener, or an opener that
-    /// the rules deny. Without a recorded opener, the rules must accept both sides as the opener.
+    /// Returns the decision on a packet by the recorded opener of its connection. Without a
+    /// recorded opener, the rules must accept both sides as the opener.
     fn judge_unknown(&mut self, case: &Case<'_>) -> Action {
         let opener = case.table.opener(case.hash, self.now);
         let suspects = match opener {
@@ -272,7 +275,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Returns the decision on a packet of a connection that one of `suspects` has opened. The
-    /// rules must accept both suspects.
+    /// packet passes only if the rules accept both suspects as the opener.
     fn judge_suspects(&mut self, case: &Case<'_>, suspects: [Direction; 2]) -> Action {
         let denied = suspects.into_iter().find(|opener| !case.accepts(*opener));
         match denied {
@@ -282,8 +285,8 @@ impl<'a> Judge<'a> {
     }
 
     /// Returns the decision on a UDP datagram. The datagram passes if the rules accept its sender
-    /// as the opener. The datagram also passes if it answers a recent datagram, and the rules
-    /// accept the sender of that datagram.
+    /// as the opener. The datagram also passes if it answers a recent datagram of the other side,
+    /// and if the rules accept the other side as the opener.
     fn judge_datagram(&mut self, case: &Case<'_>) -> Action {
         let table = case.table;
         let recent = table.recent_opener(case.hash, self.now);
@@ -302,8 +305,10 @@ impl<'a> Judge<'a> {
         action
     }
 
-    /// Returns the decision on an ICMP error that quotes a segment of the mux port with sequence
-    /// number `seq`.
+    /// Returns the decision on an ICMP error that quotes a segment of the mux port. `seq` is the
+    /// sequence number of the quoted segment. The error passes if the segment is a recent SYN or
+    /// SYN-ACK of a connection that the rules accept. Otherwise, the recorded opener decides, as
+    /// for a segment.
     fn judge_error(&mut self, case: &Case<'_>, seq: SeqNumber) -> Action {
         let of_handshake = [Direction::Out, Direction::In].into_iter().any(|opener| {
             let expected = Expected {
@@ -321,10 +326,11 @@ impl<'a> Judge<'a> {
     }
 
     /// Returns the decision on an ICMP error that quotes a UDP datagram of the mux port. The error
-    /// passes if the rules accept the exchange of the quoted datagram.
+    /// passes if the rules accept the opener of the recent datagrams with the same 5-tuple. Without
+    /// a recent datagram, the rules must accept both sides as the opener.
     fn judge_error_about_datagram(&mut self, case: &Case<'_>) -> Action {
-        // Use `recent_opener`, because an ICMP error must not prolong the time in which answers
-        // pass.
+        // Do not use `opener`, which renews the entry: an ICMP error must not prolong the time in
+        // which answers pass.
         let suspects = match case.table.recent_opener(case.hash, self.now) {
             Some(opener) => [opener, opener],
             None => [case.sender, other(case.sender)],
@@ -349,8 +355,9 @@ impl Case<'_> {
         self.accepts(opener).then_some(opener)
     }
 
-    /// Records the expected answers to a SYN or a SYN-ACK. The answer acknowledges the segment with
-    /// or without its data (RFC 7413).
+    /// Records the answers that the sender of `segment` expects. The segment is a SYN, a SYN-ACK,
+    /// or data that the receiver of the SYN sends before the handshake ends. The answer to a SYN
+    /// acknowledges the SYN with or without its data (RFC 7413).
     fn expect_answers(&self, opener: Direction, segment: &Segment<'_>) {
         let mut expected = Expected {
             opener,
@@ -364,14 +371,15 @@ impl Case<'_> {
         }
     }
 
-    /// Returns true if a segment answers a SYN or a SYN-ACK of a connection that the rules accept,
-    /// and records the progress of the handshake.
+    /// Returns true if a segment answers a SYN or a SYN-ACK of a connection that the rules accept.
+    /// In this case, the function also records the progress of the handshake.
     fn continues_handshake(&self, segment: &Segment<'_>) -> bool {
         if !segment.flags.contains(TcpFlags::ACK) {
             return false;
         }
         let waits = other(self.sender);
-        // The other side has sent the SYN (as the opener) or the SYN-ACK.
+        // If the other side is the opener, it waits for the answer to its SYN. Otherwise, it waits
+        // for the answer to its SYN-ACK.
         for opener in [waits, self.sender] {
             let expected = Expected {
                 opener,
@@ -386,9 +394,10 @@ impl Case<'_> {
         false
     }
 
-    /// Returns true if a segment is a RST without ACK that follows a SYN or a SYN-ACK of its
-    /// sender, in a connection that the rules accept. By this RST, a sender that has restarted
-    /// answers the acknowledgment of its earlier SYN (RFC 9293 §3.10.7.1).
+    /// Returns true if a segment is a RST without ACK, and if its sequence number follows a recent
+    /// SYN or SYN-ACK of its sender, in a connection that the rules accept. A sender that has
+    /// restarted sends this RST when the acknowledgment of its earlier SYN or SYN-ACK arrives
+    /// (RFC 9293 §3.10.7.1).
     fn resets_handshake(&self, segment: &Segment<'_>) -> bool {
         let flags = segment.flags;
         if !flags.contains(TcpFlags::RST) || flags.contains(TcpFlags::ACK) {
@@ -404,8 +413,10 @@ impl Case<'_> {
         })
     }
 
-    /// Records the progress of a handshake: the segment has acknowledged the SYN of `opener`, or
-    /// `opener` has acknowledged the SYN-ACK. A RST records nothing.
+    /// Records the progress of a handshake. If `opener` has sent the segment, the segment
+    /// acknowledges the SYN-ACK, and the function records the opener. Otherwise, the segment
+    /// acknowledges the SYN, and the function records the expected answers. The function records
+    /// nothing for a RST.
     fn advance(&self, opener: Direction, segment: &Segment<'_>) {
         let (table, now) = (self.table, self.now);
         if segment.flags.contains(TcpFlags::RST) {
@@ -415,8 +426,8 @@ impl Case<'_> {
             table.record(self.hash, opener, true, now);
             return;
         }
-        // Forget a recorded opener that differs: an earlier connection of the 5-tuple has ended, or
-        // a host has restarted.
+        // Forget a recorded opener that differs from `opener`: an earlier connection of the 5-tuple
+        // has ended, or a host has restarted.
         if table
             .opener(self.hash, now)
             .is_some_and(|old| old != opener)

@@ -1,7 +1,8 @@
-//! The programs of a host, with their regions and slots. A *program* is a process that has
-//! registered with the service. The *region* of a program is the memory that the program shares
-//! with the service. The *driver* of a host is the daemon or the simulator, which calls
-//! [`Host::step`](crate::Host::step) in a loop.
+//! The programs of a host (the TCP/IP stack of one core), with their regions and slots. A *program*
+//! is a process that has registered with the service. The *region* of a program is the memory that
+//! the program shares with the service. A *slot* is the record of one connection in a region. A
+//! *context* is the set of rings of one thread of a program. The *driver* of a host is the daemon
+//! or the simulator, which calls [`Host::step`](crate::Host::step) in a loop.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -24,7 +25,8 @@ use crate::{
 pub struct TakenSlot {
     /// The slot.
     pub id: SlotId,
-    /// Generation of the slot, which is odd while the slot is in use.
+    /// Generation of the slot: a counter that changes when a use of the slot begins or ends. The
+    /// generation is odd while the slot is in use.
     pub generation: u32,
     /// Number of the program's context that gets the events of the connection.
     pub context: u32,
@@ -46,23 +48,27 @@ pub struct Program {
     pub share: CoreShare,
     /// Receive buffers in the region.
     pub rx: RxBuffers,
-    /// Use of each slot that was ever in use, from the first slot of the share on.
+    /// Use of each slot that was ever in use, in the order of the slots. The first entry is for the
+    /// first slot of `share`.
     slots: Vec<SlotUse>,
-    /// Free slots that were in use before, the longest free slot first.
+    /// Free slots that were in use before, in the order in which they became free.
     free_slots: VecDeque<u32>,
-    /// Number of slots in use, including slots of ended flows. The region stays mapped while a slot
-    /// is in use.
+    /// Number of slots in use, including the slots of ended flows, and the slots that are reserved
+    /// for connections in the memory of other programs. The region stays mapped while a slot is in
+    /// use.
     pub slots_used: u32,
-    /// True once the process has ended or misbehaved. The host then no longer reads the rings.
+    /// True once the process has ended or misbehaved. The host then stops reading the program's
+    /// rings.
     pub gone: bool,
     /// True until the driver has removed the program with
-    /// [`Host::remove_program`](crate::Host::remove_program). The program's number stays in use
-    /// until then.
+    /// [`Host::remove_program`](crate::Host::remove_program). The program's number stays in use at
+    /// least until then.
     pub registered: bool,
     /// Congestion control algorithms that the program may choose.
     pub congestion: AllowedCongestion,
-    /// True if the program's connections over loopback, and to addresses of other interfaces of the
-    /// machine, may use the service. The program is then in the service's network namespace.
+    /// True if the service may accelerate the program's connections over loopback, and its
+    /// connections to addresses of other interfaces of the machine. The program is then in the
+    /// service's network namespace.
     pub within_host: bool,
 }
 
@@ -191,7 +197,8 @@ impl Programs {
         self.get_mut(id.program)?.slot_use(id.slot)
     }
 
-    /// Takes a free slot of a program for a connection whose events `context` gets.
+    /// Takes a free slot of a program for a connection. `context` is the number of the context that
+    /// gets the connection's events. Returns `None` if the program has no free slot.
     pub fn take_slot(&mut self, program: ProgramId, context: u32) -> Option<TakenSlot> {
         let (slot, generation) = self.get_mut(program)?.take_slot()?;
         Some(TakenSlot {
@@ -212,7 +219,8 @@ impl Programs {
         }
     }
 
-    /// Frees a slot whose flow has ended, after its last holder has closed the slot.
+    /// Frees a slot whose flow has ended. The caller calls this function when no process holds the
+    /// connection.
     pub fn free_ended(&mut self, id: SlotId) {
         let Some(program) = self.get_mut(id.program) else {
             return;
@@ -227,8 +235,8 @@ impl Programs {
         self.release_slot(id, binding.context);
     }
 
-    /// Publishes the last state of a slot whose flow has ended, and notifies `context`. Returns the
-    /// number of the connection.
+    /// Publishes the final state of a connection whose flow has ended, and notifies `context`.
+    /// Returns the number of the connection. Returns `None` if the slot has no ended flow.
     pub fn announce_ended(&mut self, id: SlotId, context: u32) -> Option<u64> {
         let program = self.get_mut(id.program)?;
         let region = program.region.clone();
@@ -251,7 +259,7 @@ impl Programs {
         Some(connection)
     }
 
-    /// Sets service flags of a slot at once, and not only at the end of the step.
+    /// Sets service flags of a slot immediately, and not only at the end of the host's step.
     pub fn add_flags(&self, id: SlotId, bits: u32) {
         let program = self.get(id.program);
         if let Some(view) = program.and_then(|program| program.region.slot(id.slot)) {
@@ -259,7 +267,7 @@ impl Programs {
         }
     }
 
-    /// Clears service flags of a slot at once, and not only at the end of the step.
+    /// Clears service flags of a slot immediately, and not only at the end of the host's step.
     pub fn remove_flags(&self, id: SlotId, bits: u32) {
         let program = self.get(id.program);
         if let Some(view) = program.and_then(|program| program.region.slot(id.slot)) {
@@ -286,9 +294,9 @@ impl Programs {
         Some((program.name.clone(), program.pid))
     }
 
-    /// Removes an ended program if no connection needs its region, and unmaps the region. A program
-    /// that misbehaved keeps its number until the driver has removed the program. A number that the
-    /// driver uses therefore never refers to another program.
+    /// Removes a program that has ended or misbehaved, and releases its region. Does nothing while
+    /// a slot of the program is in use, or while the driver has not removed the program. A number
+    /// that the driver uses therefore never refers to another program.
     pub fn remove_unused(&mut self, id: ProgramId) {
         if let Some(entry) = self.entries.get_mut((id.0 as usize).wrapping_sub(1))
             && entry.as_ref().is_some_and(|program| {

@@ -1,4 +1,5 @@
-//! Reports of a host for listings: sockets, counters and memory usage.
+//! Reports of a host (the TCP/IP stack of one core) for listings: sockets, counters and memory
+//! usage.
 
 use tidelane_engine::{FlowId, FlowInfo};
 use tidelane_packet_io::PacketIo;
@@ -20,11 +21,13 @@ pub struct SocketReport {
     pub local: Endpoint,
     /// Peer's address and port; unspecified for a listener.
     pub peer: Endpoint,
-    /// Name and pid of the programs that hold the socket.
+    /// Name and pid of each program that holds the socket.
     pub programs: Vec<(String, u32)>,
-    /// Received and unread bytes; for a listener, the length of the accept queue.
+    /// Number of received bytes that the program has not read. For a listener, number of
+    /// connections in the accept queue.
     pub recv_q: u32,
-    /// Unacknowledged and unsent bytes; for a listener, the backlog.
+    /// Number of written bytes that the peer has not acknowledged, including unsent bytes. For a
+    /// listener, the backlog.
     pub send_q: u32,
     /// The engine's state of a connection; `None` for a listener.
     pub info: Option<FlowInfo>,
@@ -79,9 +82,9 @@ impl SocketReport {
     }
 }
 
-/// Returns the name and pid of the programs that hold a connection. The program whose memory has
-/// the connection is the first. If no registered program holds the connection, returns only the
-/// program whose memory has the connection.
+/// Returns the name and pid of each program that holds a connection. The *home* is the program
+/// whose memory has the connection. If the home holds the connection, the home comes first. If no
+/// registered program holds the connection, returns only the home.
 fn holder_names(
     binding: &Binding,
     shared: &SharedConnections,
@@ -108,8 +111,9 @@ impl<P: PacketIo> Host<P> {
         (frame_len_max, self.stack.io.links.checksum_may_be_partial())
     }
 
-    /// Returns all listeners, and then all connections except connections in TIME-WAIT. A listener
-    /// whose kernel socket was shut down does not count.
+    /// Returns all listeners, and then all connections except connections in TIME-WAIT. The result
+    /// has no suspended listener. The kernel socket of a suspended listener was shut down, or has
+    /// moved to another port.
     pub fn sockets(&self) -> Vec<SocketReport> {
         let Stack { engine, io } = &self.stack;
         let listeners = io.listeners.iter().map(|(id, listener)| {
@@ -160,8 +164,8 @@ impl<P: PacketIo> Host<P> {
         self.stack.engine.time_wait_len()
     }
 
-    /// Returns the number of programs, the number of connections, and the number of bytes in
-    /// receive buffers.
+    /// Returns the number of programs, the number of connections, and the number of allocated bytes
+    /// in receive buffers.
     pub fn usage(&self) -> (usize, usize, u64) {
         let programs = self.stack.io.programs.iter().count();
         let bytes = self

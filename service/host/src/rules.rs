@@ -1,11 +1,11 @@
 //! The operator's rules, which decide whether a connection may open.
 //!
-//! The first rule that matches decides. If no rule matches, the default decides.
+//! The first rule that matches decides. If no rule matches, the default action decides.
 //!
-//! For connections of its TCP engine, the host checks the rules when a connection opens, and when
-//! the rules change, but never for a segment of an established connection. Without rules, the cost
-//! is one branch per new connection. For the mux ports of programs with TCP/IP stacks of their own,
-//! the rules judge each packet (`port_rules.rs`).
+//! For a connection of its TCP engine, the host (the TCP/IP stack of one core) checks the rules
+//! when the connection opens and when the rules change, but not for each segment. Without rules,
+//! the cost is one branch per new connection. For a *mux port* (packet rings of a program with a
+//! TCP/IP stack of its own), the rules judge each packet (`port_rules.rs`).
 
 use std::{error::Error, fmt, net::IpAddr, ops::RangeInclusive, str::FromStr};
 
@@ -63,7 +63,8 @@ pub struct Opening<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     addr: IpAddress,
-    /// Length in bits of the 128-bit form: an IPv4 prefix has 96 bits more.
+    /// Length in bits, in the 128-bit form of addresses. For an IPv4 prefix, the length includes
+    /// the 96 bits of the mapped form: the length of `10.0.0.0/8` is 104.
     len: u8,
 }
 
@@ -119,8 +120,9 @@ impl FromStr for Prefix {
     }
 }
 
-/// Conditions on a connection, and the action. A rule matches if all conditions hold. The condition
-/// of an empty list always holds.
+/// Conditions on a connection, and the action for connections that match. A rule matches if all
+/// conditions hold. A list is a condition that holds if the list is empty, or if an entry of the
+/// list fits the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     /// The verdict on matching connections.
@@ -162,7 +164,7 @@ impl Rule {
 }
 
 impl fmt::Display for Rule {
-    /// Formats the rule on one line, with the names of the configuration.
+    /// Formats the rule on one line, with the key names of the configuration file.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.action)?;
         match self.direction {

@@ -1,11 +1,12 @@
 //! Connections that several processes hold.
 //!
 //! See `docs/design/fork.md`. A *holder* is a process with a descriptor of the connection, for
-//! example after a fork. The slot and the buffers of a connection lie in the memory of one program,
-//! the *home*. Another holder moves the connection to its own memory with
-//! [`Host::take`](crate::Host::take). The old slot of a moved connection stays reserved as long as
-//! its program holds the connection. Most connections have one holder, and no record in this
-//! module.
+//! example after a fork. A *program* is a process that has registered with the service. The slot
+//! (the connection's record in shared memory) and the buffers of a connection lie in the memory
+//! (region) of one program, the *home*. If another holder uses the connection, the connection moves
+//! to this holder's memory ([`Host::take`](crate::Host::take)). The old slot of a moved connection
+//! stays reserved as long as the slot's program holds the connection. This module has no record of
+//! most connections, because their home is their only holder.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -36,22 +37,24 @@ pub enum Holder {
     Child(u64),
 }
 
-/// A connection with several holders, or with one holder that is not the home.
+/// A connection with several holders, or with one holder that is not the home. Just before a fork,
+/// the home may also be the only holder.
 #[derive(Debug)]
 struct SharedConnection {
     /// The connection's slot in the home's region.
     home: SlotId,
     holders: Vec<Holder>,
-    /// Former slots of the connection, whose programs still hold the connection.
+    /// Slots that the connection had before it moved, in programs that still hold the connection.
     former_slots: Vec<SlotId>,
-    /// The state that was last published in the slot. `None` before the first publication.
+    /// The most recent state that the host has published in the slot. `None` before the first
+    /// publication.
     published: Option<Publication>,
     /// One unit for each holder, charged to the user of the first home.
     charge: Charge,
 }
 
-/// Limit of holds of all users on one core: the holders of shared connections, and the members of
-/// listeners.
+/// Limit of holds of all users on one core. Each holder of a shared connection counts as one hold,
+/// and so does each member of a listener (a thread that accepts the listener's connections).
 pub const HOLDS_MAX: u64 = 1 << 22;
 
 impl SharedConnection {
@@ -98,9 +101,10 @@ impl SharedConnections {
     }
 
     /// Makes the connection in a program's slot a shared connection, whose only holder is the
-    /// program. The caller does so before a fork of the program. `payer` is the account of the
-    /// program's user. Changes nothing if the program has not accepted the connection, or has
-    /// closed the connection, or if the connection is shared already.
+    /// program. The caller calls this function before a fork of the program. `payer` is the account
+    /// of the program's user. Fails if the user has reached a limit. Changes nothing if the program
+    /// has not accepted the connection, if the program has closed the connection, or if the
+    /// connection is shared already.
     pub(crate) fn share(
         &mut self,
         id: SlotId,
@@ -131,8 +135,9 @@ impl SharedConnections {
         Ok(())
     }
 
-    /// Makes `child` a holder of all shared connections that `from` holds. After a refusal, the
-    /// caller removes `child` from the connections that have `child` as a holder.
+    /// Makes `child` a holder of all shared connections that `from` holds. Stops at the first
+    /// refusal of the user's account. The caller then removes `child` from the connections that
+    /// already have `child` as a holder.
     pub(crate) fn add_child(&mut self, from: Holder, child: Holder) -> Result<(), Refused> {
         for shared in self.by_number.values_mut() {
             if shared.holders.contains(&from) {
@@ -180,7 +185,7 @@ impl SharedConnections {
         self.apply_holders(connection, SlotRecords { programs, bindings })
     }
 
-    /// Frees the former slot of the connection in program `id`.
+    /// Frees the former slot of the connection in program `id`, if there is one.
     fn release_former_slot(&mut self, connection: u64, id: ProgramId, programs: &mut Programs) {
         let Some(shared) = self.by_number.get_mut(&connection) else {
             return;
@@ -196,8 +201,8 @@ impl SharedConnections {
         }
     }
 
-    /// Applies a change of the holders. Ends the sharing if the home is the only holder. Notifies
-    /// the other holders if the home is not a holder.
+    /// Applies a change of the holders. If the home is the only holder, ends the sharing. If the
+    /// home is not a holder, notifies the other holders.
     #[must_use]
     pub(crate) fn apply_holders(
         &mut self,
@@ -226,8 +231,8 @@ impl SharedConnections {
         None
     }
 
-    /// Records the published state of a shared connection that has a flow, and notifies the other
-    /// holders if the state has changed.
+    /// Records the published state of a shared connection. If the state has changed, notifies the
+    /// other holders. `flow` is the connection's flow.
     #[cold]
     #[inline(never)]
     pub(crate) fn note_published(
@@ -245,8 +250,8 @@ impl SharedConnections {
         }
     }
 
-    /// Notifies the holders with a former slot of the connection, because their threads may wait
-    /// for data.
+    /// Notifies the holders that have a former slot of the connection, because the threads of these
+    /// holders may wait for data.
     pub(crate) fn notify_other_holders(&self, connection: u64, programs: &mut Programs) {
         let Some(shared) = self.by_number.get(&connection) else {
             return;
@@ -268,8 +273,9 @@ impl SharedConnections {
         }
     }
 
-    /// Returns the slot of a connection that program `id` holds and that lies in the memory of
-    /// another program.
+    /// Returns the slot of a connection, which lies in the memory of another program than `id`.
+    /// Returns an error if `id` is the home of the shared connection, or does not hold a shared
+    /// connection with this number.
     pub(crate) fn home_elsewhere(
         &self,
         connection: u64,
@@ -297,7 +303,8 @@ impl SharedConnections {
         let SlotRecords { programs, bindings } = records;
         if let Some(shared) = self.by_number.get_mut(&connection) {
             shared.home = moved.slot;
-            // A move alone need not notify the other holders.
+            // Record the state that the new slot shows, because a move alone need not notify the
+            // other holders.
             shared.published = moved.published.or(shared.published);
         }
         // Free the former slot in the new home's program, which may have had the connection before.

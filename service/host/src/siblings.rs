@@ -1,9 +1,10 @@
-//! The channels between the cores of a service, over which a core hands frames to the core of their
-//! flow.
+//! The channels between the cores (polling threads) of a service. If a core receives a frame of
+//! another core's flow, the core hands the frame over to the other core.
 //!
-//! Each core has one host. A NIC queue delivers frames of any flow, but each flow belongs to one
-//! core. The core that receives a frame of another core's flow copies the frame into a batch for
-//! that core. A bounded channel carries the batch. See `docs/design/cores.md`.
+//! Each core has one host (a TCP/IP stack). A NIC queue delivers frames of any flow, but each flow
+//! belongs to one core. The receiving core copies the frames that it hands over into a batch for
+//! the other core. A channel with a limited number of places carries the batch. See
+//! `docs/design/cores.md`.
 
 use std::sync::{
     Arc,
@@ -17,8 +18,8 @@ use tidelane_wire::{Packet, parse_frame, protocol};
 
 use crate::{Bell, icmp_error::icmp_error};
 
-/// Limit of the batches that wait between two cores. A batch of frames from a NIC queue has at most
-/// the frames of one burst.
+/// Limit of the batches that wait in the channel from one core to another core. A batch of frames
+/// from a NIC queue has at most the frames of one burst.
 const BATCHES_MAX: usize = 64;
 
 /// The index of a core, and the number of cores.
@@ -40,17 +41,18 @@ impl CoreIndex {
         self.cores == 1 || core_of(port, other, self.cores) == self.core
     }
 
-    /// Returns the index of the core that numbered a connection.
+    /// Returns the index of the core that gave the number `connection` to a connection. The service
+    /// has `cores` cores.
     pub fn core_of_connection(connection: u64, cores: usize) -> usize {
         (connection % cores.max(1) as u64) as usize
     }
 }
 
-/// The numbers of the connections of a core. The numbers of all cores differ.
+/// The source of the numbers of a core's connections. No two cores use the same number.
 #[derive(Debug)]
 pub(crate) struct ConnectionNumbers {
     core_index: CoreIndex,
-    /// Number of connections that were numbered so far.
+    /// Number of connections that got a number so far.
     count: u64,
 }
 
@@ -61,7 +63,7 @@ impl Default for ConnectionNumbers {
 }
 
 impl ConnectionNumbers {
-    /// Returns the numbers of a core that has numbered no connection yet.
+    /// Returns the source of numbers for a core whose connections have no numbers yet.
     pub(crate) fn of_core(core_index: CoreIndex) -> Self {
         Self {
             core_index,
@@ -124,7 +126,7 @@ struct Outgoing {
     used: Receiver<Batch>,
     /// The batch that takes the next frames.
     filling: Batch,
-    /// Number of batches from all cores that wait for the other core.
+    /// Number of batches that wait for the other core. The batches may come from any core.
     waiting: Arc<AtomicUsize>,
     /// The doorbell of the other core.
     bell: Box<dyn Bell>,
@@ -145,7 +147,8 @@ pub struct Siblings {
     incoming: Vec<Incoming>,
     /// Number of batches that wait for this core.
     waiting: Arc<AtomicUsize>,
-    /// Number of frames that this core has handed over.
+    /// Number of frames that this core has handed over to other cores, including frames that a full
+    /// channel refused.
     handed_over: u64,
 }
 
@@ -210,7 +213,8 @@ impl Siblings {
         self.core_index.cores == 1
     }
 
-    /// Returns the number of frames that this core has handed over.
+    /// Returns the number of frames that this core has handed over to other cores, including frames
+    /// that a full channel refused.
     pub(crate) fn handed_over(&self) -> u64 {
         self.handed_over
     }
@@ -227,8 +231,8 @@ impl Siblings {
         true
     }
 
-    /// Returns the core of the packet's flow. Returns `None` if this core is the right core for the
-    /// packet.
+    /// Returns the index of the packet's core if this is another core. Returns `None` if the packet
+    /// belongs to this core, or if [`ports_of`] finds no ports.
     fn elsewhere(&self, packet: &Packet<'_>) -> Option<usize> {
         let (port, other) = ports_of(packet)?;
         let core = core_of(port, other, self.core_index.cores);
@@ -266,8 +270,8 @@ impl Siblings {
             }
             let spare = channel.used.try_recv().unwrap_or_default();
             let batch = std::mem::replace(&mut channel.filling, spare);
-            // Count the batch before the send, because the receiving core may subtract the batch at
-            // once.
+            // Count the batch before the send, because the receiving core may receive the batch and
+            // lower the count immediately.
             channel.waiting.fetch_add(1, Ordering::SeqCst);
             if let Err(refused) = channel.to.try_send(batch) {
                 channel.waiting.fetch_sub(1, Ordering::SeqCst);
@@ -368,7 +372,8 @@ mod tests {
             last.recycle(next);
         }
         assert!(!last.has_work() && last.next().is_none());
-        // The first core fills the batch that the full channel refused last. The batch is empty.
+        // The first core reuses the most recent batch that the full channel refused. The first core
+        // has emptied this batch.
         first.hand_over(2, LinkId(1), &[7], false);
         assert_eq!(first.flush(), 0);
         let next = last.next().expect("a batch");

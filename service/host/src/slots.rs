@@ -4,7 +4,8 @@
 //! program writes one half of the slot, and the service writes the other half. At the start of a
 //! connection, the service initializes both halves. The program may write any value, and no
 //! function of this module validates loaded values. Positions are stream positions: byte counts
-//! modulo 2^32. The word of a buffer ([`BufferWord`]) encodes the offset and the size of the buffer
+//! modulo 2^32. The *generation* of a slot is a number that grows at each use and at each release
+//! of the slot. The word of a buffer ([`BufferWord`]) encodes the offset and the size of the buffer
 //! in the shared memory.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -16,7 +17,7 @@ use tidelane_wire::FlowKey;
 /// The values in the program's half of a slot, each read once.
 #[derive(Clone, Copy, Debug)]
 pub struct ProgramView {
-    /// Generation of the slot for which the program wrote these values.
+    /// The slot's generation to which these values belong, as the program wrote it.
     pub generation: u32,
     /// Bits of [`tidelane_abi::program_flags`].
     pub flags: u32,
@@ -87,18 +88,19 @@ pub fn publish(slot: SlotView<'_>, publication: &Publication) {
 }
 
 /// Publishes the size limit in bytes of the send buffer. The send buffer holds the data that the
-/// program has written and the peer has not acknowledged.
+/// program has written and that the peer has not acknowledged.
 pub fn set_tx_limit(slot: SlotView<'_>, tx_limit: u32) {
     slot.service().tx_limit.store(tx_limit, Relaxed);
 }
 
-/// Publishes the limit of the receive window in bytes. The program informs the service of its reads
-/// after each quarter of the limit.
+/// Publishes the limit of the receive window in bytes. The program informs the service of its read
+/// position each time it has read a quarter of the limit.
 pub fn set_rx_window(slot: SlotView<'_>, rx_window: u32) {
     slot.service().rx_window.store(rx_window, Relaxed);
 }
 
-/// Publishes the position up to which the host has sent data. The caller publishes the flags later.
+/// Publishes the position up to which the service has sent data. The caller publishes the flags
+/// later.
 pub fn set_tx_sent(slot: SlotView<'_>, tx_sent: u32) {
     slot.service().tx_sent.store(tx_sent, Release);
 }
@@ -109,18 +111,19 @@ pub fn set_soft_error(slot: SlotView<'_>, word: u32) {
     slot.service().soft_error.store(word, Release);
 }
 
-/// Publishes the last urgent byte, encoded as [`tidelane_abi::ServiceHalf::urgent`], and the
-/// position `previous` of the previous urgent byte. The caller then publishes the word of the
-/// receive buffer with the flag [`tidelane_abi::buffer_word::URGENT`].
+/// Publishes the most recent urgent byte and the position of the urgent byte before it. `word` is
+/// encoded as [`tidelane_abi::ServiceHalf::urgent`], and `previous` is the position of the earlier
+/// byte. The caller then publishes the word of the receive buffer with the flag
+/// [`tidelane_abi::buffer_word::URGENT`].
 pub fn set_urgent(slot: SlotView<'_>, word: u64, previous: u32) {
     let half = slot.service();
     half.previous_urgent.store(previous, Relaxed);
     half.urgent.store(word, Release);
 }
 
-/// Clears both halves for a new connection, except the values of [`set_rx_window`] and
-/// [`set_tx_limit`], and the position of the previous urgent byte. Returns the new generation,
-/// which is odd because the slot is in use.
+/// Clears both halves for a new connection. Three fields of the service's half keep their values:
+/// the fields of [`set_rx_window`] and [`set_tx_limit`], and the position of the previous urgent
+/// byte. Returns the new generation, which is odd because the slot is in use.
 pub fn begin_use(slot: SlotView<'_>) -> u32 {
     let program = slot.program();
     program.tx_buffer.store(0, Relaxed);
@@ -150,7 +153,7 @@ pub fn begin_use(slot: SlotView<'_>) -> u32 {
     generation
 }
 
-/// The state with which a connection continues in a new slot after it moved to another process.
+/// The state with which a connection continues in a new slot after a move to another process.
 #[derive(Clone, Copy, Debug)]
 pub struct ResumedState {
     /// Bits of [`tidelane_abi::program_flags`].
@@ -191,9 +194,10 @@ pub fn generation(slot: SlotView<'_>) -> u32 {
     slot.service().generation.load(Relaxed)
 }
 
-/// Returns true if the program is copying data of a connection with the flag SHARED from or to the
-/// buffers. The caller sets the flag MIGRATED first ([`add_flags`]). A program that is not copying
-/// then sees the flag before its next copy.
+/// Returns true if the program is copying data from or to the buffers of a shared connection (flag
+/// SHARED: several processes hold the connection). Before the call, the caller sets the flag
+/// MIGRATED (another process takes the connection) with [`add_flags`]. A program that is not
+/// copying then sees the flag before its next copy.
 pub fn is_copying(slot: SlotView<'_>) -> bool {
     slot.program().busy.load(SeqCst) != 0
 }
@@ -204,8 +208,8 @@ pub fn end_use(slot: SlotView<'_>) {
     slot.service().generation.store(generation, Release);
 }
 
-/// Returns the identity of a flow as the slot shows it: addresses, ports, MSS and connection
-/// number.
+/// Returns the identity of a connection for its slot: the addresses and ports in `key`, the number
+/// `connection`, and the MSS in bytes.
 pub fn ids_of(key: &FlowKey, connection: u64, mss: u32) -> ConnectionIds {
     ConnectionIds {
         local_addr: key.local.addr.0,

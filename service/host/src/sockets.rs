@@ -5,7 +5,8 @@
 //! The program writes one half of the slot: stream positions, buffers, options, and flags such as
 //! CLOSE. The program then sends a request, and [`Sockets::advance`] reads this half. The program
 //! may write any value, so each value is checked before use. At the end of each step,
-//! [`Sockets::publish`] writes the new state of each changed connection to the other half.
+//! [`Sockets::publish`] writes the new state of each changed connection to the other half. A *flow*
+//! is a connection in the engine. A *binding* is the host's record of a flow.
 //!
 //! ```text
 //!   program's half ──advance──> engine ──changed flows──> publish ──> service's half, READY event
@@ -124,8 +125,7 @@ impl Sockets {
         }
     }
 
-    /// Processes the positions, and also new buffers and flags. The function is not inlined,
-    /// because most requests change only positions.
+    /// Processes positions, buffers and flags. Not inlined: most requests change only positions.
     #[inline(never)]
     fn advance_buffers_and_flags<P: PacketIo>(
         &mut self,
@@ -190,7 +190,7 @@ impl Sockets {
     }
 
     /// Applies the flags in the program's half of a slot. `changed` has the flags that differ from
-    /// the last request, and `flags` has the flags that are set.
+    /// the previous request. `flags` has the flags that are set.
     fn apply_flags<P: PacketIo>(
         &mut self,
         now: Instant,
@@ -245,8 +245,8 @@ impl Sockets {
             // window determines when the program announces its reads.
             stack.io.bindings.mark_dirty(flow);
             if let Some(up) = urgent {
-                // Ignore the result: the engine counts an invalid position, and no data becomes
-                // urgent.
+                // Ignore the result: if the position is invalid, the engine counts the error, and
+                // no data becomes urgent.
                 let _ = stack.engine.tx_urgent(now, flow, up, &mut stack.io);
             }
         }
@@ -254,8 +254,8 @@ impl Sockets {
         stack.engine.set_options(now, flow, options, &mut stack.io);
     }
 
-    /// Processes the CLOSE flag of the home of a shared connection. `flags` has the program flags
-    /// that the home has newly set. Returns false and changes nothing if `flow` is not shared.
+    /// Processes the flag CLOSE that the home of a shared connection has set. `flags` has the newly
+    /// set program flags. Returns false and changes nothing if `flow` is not shared.
     fn close_shared<P: PacketIo>(
         &mut self,
         now: Instant,
@@ -278,8 +278,8 @@ impl Sockets {
         true
     }
 
-    /// Removes a holder of a shared connection. Closes the connection if no holder is left, with a
-    /// reset if `abort` is true.
+    /// Removes a holder of a shared connection. If no other process holds the connection, closes
+    /// the connection, with a reset if `abort` is true.
     pub(crate) fn leave<P: PacketIo>(
         &mut self,
         now: Instant,
@@ -381,7 +381,7 @@ impl Sockets {
             Ok(new_home) => new_home,
             Err(error) => {
                 step.cancel();
-                // A thread of the home may have read the flag MIGRATED, and may now wait.
+                // A thread of the home may have read MIGRATED (the connection moves), and may wait.
                 self.announce(from, stack);
                 return Err(error);
             }
@@ -399,8 +399,8 @@ impl Sockets {
         Ok(moved.taken)
     }
 
-    /// Ends the connections of a program that has ended or misbehaved. Connections that the program
-    /// has closed, and connections that other processes hold, go on.
+    /// Ends the connections of a program that has ended or misbehaved. Connections go on if the
+    /// program has closed them, if other processes hold them, or if they return to their listener.
     pub(crate) fn end_program<P: PacketIo>(
         &mut self,
         now: Instant,
@@ -425,7 +425,7 @@ impl Sockets {
         stack.end_connections(now, program);
     }
 
-    /// Moves the events of the connection in a slot to another context of the program.
+    /// Gives the events of the slot to another context (the rings of one thread) of the program.
     pub(crate) fn assign<P: PacketIo>(&mut self, id: SlotId, context: u32, stack: &mut Stack<P>) {
         let (programs, bindings) = (&mut stack.io.programs, &mut stack.io.bindings);
         if let Some(SlotUse::Former(former)) = programs.slot_use(id) {
@@ -452,8 +452,8 @@ impl Sockets {
         }
     }
 
-    /// Assigns accepted connections to programs, publishes changed flows, and ends the bindings of
-    /// released flows.
+    /// Assigns established connections of listeners to programs, publishes changed flows, and ends
+    /// the bindings of flows that have ended.
     #[inline(never)]
     pub(crate) fn publish<P: PacketIo>(&mut self, now: Instant, stack: &mut Stack<P>) {
         let Stack { engine, io } = stack;
@@ -465,7 +465,7 @@ impl Sockets {
                 stack.hand_out(now, flow, listener);
             }
         }
-        // If the event ring for a flow is full, the flow is marked dirty again, for the next step.
+        // If the event ring is full, the flow stays dirty (to be published) for the next step.
         let Stack { engine, io } = stack;
         let dirty = io.bindings.dirty_len();
         for at in 0..dirty {

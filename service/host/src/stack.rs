@@ -1,7 +1,8 @@
-//! The TCP engine of a host together with the parts that the engine calls, and the changes to a
-//! connection that concern both: accept, close, and the end of a connection.
+//! The TCP engine of a host (the stack of one core) together with the parts that the engine calls.
+//! Also the changes to a connection that concern the engine and these parts: accept, close, and the
+//! end of a connection.
 //!
-//! In this crate, a *flow* is the engine's number of a connection. A *slot* is the record of a
+//! In this crate, a *flow* is the engine's record of a connection. A *slot* is the record of a
 //! connection in the memory of a program. A *context* is the set of rings of one thread of a
 //! program. The *binding* of a flow is the host's record of the slot, the buffers and the path.
 
@@ -25,7 +26,7 @@ use crate::{
 /// The TCP engine, and the parts of the host that the engine calls through its trait
 /// [`Driver`](tidelane_engine::Driver).
 ///
-/// Both fields are open to the crate, because most calls of the engine pass `io`.
+/// Both fields are visible to the crate, because most calls of the engine pass `io`.
 pub(crate) struct Stack<P: PacketIo> {
     /// The TCP engine.
     pub(crate) engine: Engine,
@@ -62,7 +63,8 @@ impl<P: PacketIo> Stack<P> {
         self.abort(now, flow);
     }
 
-    /// Closes the connection in a slot after the last process that held the connection has left.
+    /// Closes the connection in a slot that no process holds any more, with a reset if `abort` is
+    /// true. If the flow has already ended, frees the slot.
     pub(crate) fn close_unheld(&mut self, now: Instant, id: SlotId, abort: bool) {
         if let Some(SlotUse::Live(flow)) = self.io.programs.slot_use(id) {
             let flow = *flow;
@@ -73,7 +75,8 @@ impl<P: PacketIo> Stack<P> {
         }
     }
 
-    /// Frees a slot whose flow has ended, after its last holder has closed the slot.
+    /// Frees a slot whose flow has ended, after the last process that held the connection has
+    /// closed the connection or has ended.
     pub(crate) fn free_ended(&mut self, id: SlotId) {
         self.io.programs.free_ended(id);
         self.io.listeners.note_room();
@@ -108,8 +111,9 @@ impl<P: PacketIo> Stack<P> {
         }
     }
 
-    /// Ends the binding of a flow, which has ended. If a holder still has to learn of the end and
-    /// to close the slot, the slot stays in use. The result is then the slot.
+    /// Ends the binding of a flow that has ended. If a program that holds the connection still has
+    /// to learn of the end and to close the slot, the slot stays in use, and the function returns
+    /// the slot. Otherwise, frees the slot, if there is one, and returns `None`.
     pub(crate) fn end_binding(&mut self, flow: FlowId) -> Option<SlotId> {
         let io = &mut self.io;
         let mut binding = io.bindings.remove(flow)?;
@@ -167,8 +171,8 @@ impl<P: PacketIo> Stack<P> {
         }
     }
 
-    /// Assigns an established connection to a context of its listener, or appends the connection to
-    /// the accept queue.
+    /// Assigns an established connection to a context of its listener. If other connections already
+    /// wait, or if no context has room, appends the connection to the accept queue.
     #[inline(never)]
     pub(crate) fn hand_out(&mut self, now: Instant, flow: FlowId, id: ListenerId) {
         let of = self.io.bindings.get(flow).and_then(|flow| flow.listener);
@@ -210,7 +214,7 @@ impl<P: PacketIo> Stack<P> {
         assignment != Assignment::Wait
     }
 
-    /// Removes a connection that has ended from the accept queue of listener `id`.
+    /// Removes `flow`, which has ended, from the accept queue of listener `id`.
     pub(crate) fn forget_waiting(&mut self, flow: FlowId, id: ListenerId) {
         if let Some(listener) = self.io.listeners.get_mut(id) {
             listener.waiting.retain(|waiting| *waiting != flow);
@@ -230,7 +234,8 @@ impl<P: PacketIo> Stack<P> {
         true
     }
 
-    /// Removes a context from the members of the listener with this number.
+    /// Removes a context from the members (the contexts that accept connections) of the listener
+    /// with this number.
     pub(crate) fn leave_listener(&mut self, number: u32, program: ProgramId, context: u32) {
         if let Some((id, listener)) = self.io.listeners.numbered_mut(number) {
             let untaken = listener.leave(program, context);
@@ -248,8 +253,8 @@ impl<P: PacketIo> Stack<P> {
         }
     }
 
-    /// Makes a context a member of the listener with this number, and assigns the waiting
-    /// connections again.
+    /// Makes a context a member of the listener with this number. The end of the step then assigns
+    /// the connections that waited for a member.
     pub(crate) fn join_listener(&mut self, number: u32, acceptor: Acceptor) {
         let io = &mut self.io;
         if let Some((id, waiting)) = io.listeners.join(number, acceptor, &io.programs) {

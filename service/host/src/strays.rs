@@ -1,5 +1,5 @@
-//! Checks the source addresses of segments without a flow, and sends the answers to these segments,
-//! for example a RST.
+//! Checks the source addresses of segments without a flow (a connection in the engine), and sends
+//! the answers to these segments, for example a RST.
 
 use tidelane_engine::{LinkId, SegmentOut, TxFull, Verdict};
 use tidelane_packet_io::PacketIo;
@@ -14,8 +14,9 @@ impl<P: PacketIo> HostIo<P> {
     /// Returns the verdict on a segment without a flow, by its source address. Counts a dropped
     /// segment.
     pub(crate) fn check_source(&mut self, key: &FlowKey, link: LinkId) -> Verdict {
-        // The local path carries only segments of programs of this host. The mux has checked the
-        // source addresses of the packets of mux ports.
+        // The local path (in memory) carries only segments of programs of this host. The mux has
+        // checked the source addresses of the packets of mux ports, which belong to programs with
+        // TCP/IP stacks of their own.
         if link == LOCAL_PATH_LINK || link == MUX_LINK {
             return Verdict::Accept;
         }

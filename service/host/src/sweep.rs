@@ -6,12 +6,13 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{HostRequest, bindings::Bindings, stack::Stack};
 
-/// Interval of sweeps. A sweep frees empty receive buffers that were idle since the last sweep.
+/// Interval of sweeps. A sweep frees the empty receive buffers of connections that have received no
+/// data since an earlier sweep examined them.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The sweeps of a core. A sweep frees idle memory, updates the journal of connections, assigns
-/// connections that wait for room in their program, and limits receive windows while memory is
-/// short.
+/// The sweeps of a core. A sweep frees idle memory and updates the journal (the record from which
+/// another process resets the connections of a killed service). A sweep also assigns connections
+/// that wait for room in a program, and limits receive windows while memory is short.
 pub(crate) struct Sweep {
     /// Time of the next sweep.
     next: Instant,
@@ -28,7 +29,8 @@ impl Sweep {
         }
     }
 
-    /// Returns true if a sweep is due.
+    /// Returns true if a sweep is due: the interval has passed, or a program may have room for a
+    /// connection that waits in an accept queue.
     #[inline]
     pub(crate) fn is_due<P: PacketIo>(&self, now: Instant, stack: &Stack<P>) -> bool {
         now >= self.next || stack.io.listeners.has_room()
@@ -66,7 +68,7 @@ impl Sweep {
         }
     }
 
-    /// Returns the time of the next sweep. Returns `None` while a sweep has no work.
+    /// Returns the time of the next sweep. Returns `None` while a sweep would have no work.
     pub(crate) fn next_timeout<P: PacketIo>(&self, stack: &Stack<P>) -> Option<Instant> {
         let Stack { engine, io } = stack;
         if io.listeners.has_room() {
@@ -82,7 +84,8 @@ impl Sweep {
     }
 }
 
-/// Returns true if the table of bindings has a large capacity, but no flow exists.
+/// Returns true if the table of bindings (the host's records of flows) has a large capacity, but no
+/// flow (connection in the engine) exists.
 fn is_oversized(engine: &Engine, bindings: &Bindings) -> bool {
     bindings.is_oversized() && engine.is_empty()
 }

@@ -1,9 +1,8 @@
 //! The input of TCP segments and ICMP errors into the engine.
 //!
-//! The functions parse and check a packet of a flow of this core: addresses, checksum and headers.
-//! Then the functions pass the segment or the error to the engine. `link` is the link on which the
-//! packet arrived. `partial_allowed` is true if the checksum may be partial (only the pseudo-header
-//! sum).
+//! The functions parse a packet for this core, check its addresses, checksum and headers, and pass
+//! the segment or the error to the engine. In all functions, `link` is the link on which the packet
+//! arrived. `partial_allowed` is true if the checksum may be partial (only the pseudo-header sum).
 
 use tidelane_engine::{Arrival, LinkId};
 use tidelane_packet_io::{Burst, PacketIo};
@@ -19,7 +18,7 @@ use crate::{
     stack::Stack,
 };
 
-/// Receives a frame whose flow belongs to this core.
+/// Receives a frame whose flow (connection) belongs to this core.
 #[inline(always)]
 pub(crate) fn receive<P: PacketIo>(
     stack: &mut Stack<P>,
@@ -37,7 +36,8 @@ pub(crate) fn receive<P: PacketIo>(
     }
 }
 
-/// Receives a frame other than TCP over IPv4 without IP options: IPv6, IP options, ICMP.
+/// Receives a frame of any kind. [`receive`] has a faster way for TCP over IPv4 without IP options,
+/// and passes only the other frames to this function.
 #[inline(never)]
 pub(crate) fn receive_other<P: PacketIo>(
     stack: &mut Stack<P>,
@@ -72,8 +72,9 @@ fn receive_tcp<P: PacketIo, A: Copy + Into<IpAddress>>(
     if !stack.io.neighbours.routes().is_local(dst()) {
         return Err(DropReason::NotOurs);
     }
-    // Connections between addresses of this host use the local path, or the link to the mux ports.
-    // `HostIo::check_source` checks other sources, but only for segments without a flow.
+    // Connections between addresses of this host use the local path (in memory), or the link to the
+    // mux ports of programs with TCP/IP stacks of their own. `HostIo::check_source` checks other
+    // sources, but only for segments without a flow.
     if stack.io.neighbours.routes().is_local_unlikely(src()) && link != MUX_LINK {
         return Err(DropReason::MartianSource);
     }
@@ -99,7 +100,7 @@ fn receive_tcp<P: PacketIo, A: Copy + Into<IpAddress>>(
     Ok(())
 }
 
-/// Receives a segment whose options are not only timestamps in their usual place.
+/// Receives a segment that has options other than timestamps, or timestamps in an unusual place.
 #[inline(never)]
 fn receive_other_options<P: PacketIo>(
     stack: &mut Stack<P>,
@@ -129,7 +130,8 @@ fn receive_icmp<P: PacketIo>(
         return Err(DropReason::NotOurs);
     }
     stack.io.neighbours.routes().check_source(packet.src)?;
-    // No ICMP error quotes a genuine segment of the local path, which has no routers.
+    // Segments between two addresses of the interface pass in memory, without routers. An ICMP
+    // error about these segments is therefore forged.
     if stack.io.neighbours.routes().is_local(error.key.peer.addr) {
         return Err(DropReason::MartianSource);
     }
@@ -156,7 +158,8 @@ pub(crate) fn receive_local<P: PacketIo>(stack: &mut Stack<P>, now: Instant) {
     stack.io.links.recycle(batch);
 }
 
-/// Answers the packets between mux ports that the operator's rules have refused.
+/// Sends a RST in answer to each segment that one mux port has sent to another mux port and that
+/// the operator's rules have refused.
 pub(crate) fn answer_refused_ports<P: PacketIo>(stack: &mut Stack<P>, now: Instant) {
     let Some(frames) = stack.io.links.mux_link().take(MuxQueue::Refused) else {
         return;
@@ -200,9 +203,9 @@ pub(crate) fn answer_refused<P: PacketIo>(
         .answer_refused(now, &arrival, &segment, &mut stack.io);
 }
 
-/// Delivers a RST, as a closed TCP port sends it, to the flow of this host that sent `frame`. The
-/// frame was for a mux port, but no mux port has claimed the destination, or the operator's rules
-/// have refused the frame. Ignores a frame with a RST.
+/// Delivers a RST, as a closed TCP port sends it, to the flow of this host that sent `frame`. No
+/// mux port got the frame, either because no mux port has claimed the destination, or because the
+/// operator's rules have refused the frame. Ignores a frame with a RST.
 pub(crate) fn answer_without_port<P: PacketIo>(stack: &mut Stack<P>, now: Instant, frame: &[u8]) {
     let Ok(packet) = parse_frame(frame) else {
         return;

@@ -1,26 +1,27 @@
-//! The hold of late timers. A late timer means that this thread got its CPU late. The kernel thread
-//! that delivers the peers' ACKs was then probably late, too. The hold lets this kernel thread run
-//! before a timer retransmits.
+//! The hold (a short delay) of late timers. A late timer means that the core's thread got its CPU
+//! late. The kernel thread that delivers the peers' ACKs was then probably late, too. The hold lets
+//! this kernel thread run before a timer retransmits.
 
 use tidelane_time::{Duration, Instant};
 
-/// Time after its due time from which a timer counts as late.
+/// A timer counts as late if the present time is at least this long after its due time.
 const LATE_MIN: Duration = Duration::from_millis(2);
 /// Limit of the time for which the host holds late timers back.
 const HOLD_MAX: Duration = Duration::from_millis(10);
 
-/// The last hold of the engine's timers, if there was one.
+/// The most recent hold of the engine's timers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TimerHold {
-    /// The last hold: the due time of its timers, and the time at which the hold ends. `None`
-    /// before the first hold.
+    /// The due time of the timers in the most recent hold, and the time at which this hold ends.
+    /// `None` before the first hold.
     held: Option<(Instant, Instant)>,
 }
 
 impl TimerHold {
-    /// Returns true if the host holds back the timers that are due at `due`. Begins a hold if the
-    /// timers are late. The hold lasts as long as the timers are late, and at most [`HOLD_MAX`].
-    /// The timers of one due time are held once.
+    /// Returns true if the host holds back the timers that are due at `due`. Returns false if `due`
+    /// is `None`, because no timer runs. Begins a hold if these timers are late and have not been
+    /// held yet. The hold lasts for the time by which the timers are late, but at most for
+    /// [`HOLD_MAX`].
     #[cold]
     pub fn holds(&mut self, now: Instant, due: Option<Instant>) -> bool {
         let Some(due) = due else {

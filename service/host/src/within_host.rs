@@ -1,5 +1,5 @@
-//! Connections within the host at addresses that the served interface does not have: loopback, and
-//! addresses of other interfaces.
+//! Connections within this machine (the host) at addresses that the served interface does not have:
+//! loopback, and addresses of other interfaces.
 //!
 //! These connections use the local path (segments in memory) if both programs may connect within
 //! the host (`docs/design/loopback.md`). No frame from the wire can have the 4-tuple of one of
@@ -8,7 +8,8 @@
 
 use tidelane_engine::IpAddress;
 
-/// Source address of connections to `127.0.0.0/8`.
+/// Source address of a connection to `127.0.0.0/8` if the program has not bound its socket to an
+/// address.
 pub(crate) const LOCALHOST_V4: IpAddress = IpAddress::from_v4([127, 0, 0, 1]);
 
 /// The host's addresses that the served interface does not have.
@@ -27,8 +28,8 @@ impl AddressesWithin {
         self.has_localnet(addr) || self.single.contains(&addr)
     }
 
-    /// Returns the address from which the kernel would connect to `peer`. Returns `None` if `peer`
-    /// is not one of these addresses.
+    /// Returns the address from which the kernel would connect an unbound socket to `peer`. Returns
+    /// `None` if `peer` is not one of these addresses.
     pub fn source_for(&self, peer: IpAddress) -> Option<IpAddress> {
         match self.has_localnet(peer) {
             true => Some(LOCALHOST_V4),
@@ -37,7 +38,7 @@ impl AddressesWithin {
     }
 
     /// Returns true if a connection from `local` to `peer` may use the local path: both addresses
-    /// are in `127.0.0.0/8`, or the addresses are equal.
+    /// are in `127.0.0.0/8`, or both are the same address of `single`.
     fn joins(&self, local: IpAddress, peer: IpAddress) -> bool {
         let in_localnet = self.has_localnet(local) && self.has_localnet(peer);
         in_localnet || local == peer && self.single.contains(&peer)
@@ -49,9 +50,10 @@ impl AddressesWithin {
         self.source_for(addr) == Some(addr)
     }
 
-    /// Returns the local address of a connection to `peer` within this host. The socket is bound to
-    /// the address `wanted` unless `wanted` is unspecified, and to `port` unless `port` is zero.
-    /// `None` leaves the connection to the kernel.
+    /// Returns the local address of a connection to `peer` within this host. `wanted` is the
+    /// address to which the socket is bound, or the unspecified address. `port` is the port to
+    /// which the socket is bound, or zero. Returns `None` if the kernel has to handle the
+    /// connection.
     pub fn source(&self, wanted: IpAddress, port: u16, peer: IpAddress) -> Option<IpAddress> {
         let source = match wanted.is_unspecified() {
             true => self.source_for(peer)?,

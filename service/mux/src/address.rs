@@ -1,4 +1,4 @@
-//! [`Address`]: the checks of one IP address, for packets of one or both IP versions.
+//! [`Address`]: checks of an IP address, with separate code for packets that are known to be IPv4.
 
 use tidelane_wire::{
     IpAddress,
@@ -11,15 +11,16 @@ pub trait Address: Copy + Into<IpAddress> {
     /// Returns true if the address is multicast, or the limited broadcast address.
     fn is_multicast_or_broadcast(self) -> bool;
 
-    /// Returns true for the unspecified address, loopback and "this network" (0.0.0.0/8).
+    /// Returns true if the address cannot be the address of a peer, because the address is
+    /// unspecified, loopback or in "this network" (0.0.0.0/8).
     fn is_no_peer(self) -> bool;
 
     /// Returns the sum of the pseudo-header of a packet from `self` to `dst`. `len` is the length
     /// of transport header and payload in bytes.
     fn pseudo_header(self, dst: Self, protocol: u8, len: u32) -> Sum;
 
-    /// Returns true if `addresses` contains this address. Compares numbers, because the bytes of
-    /// this address are in registers.
+    /// Returns true if `addresses` contains this address. Compares each address as one number,
+    /// because the bytes of this address are in registers.
     #[inline(always)]
     fn is_one_of(self, addresses: &[IpAddress]) -> bool {
         let bits = u128::from_ne_bytes(self.into().0);

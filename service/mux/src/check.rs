@@ -1,7 +1,8 @@
 //! Checks of the packets that a program sends through its mux port. A mux port is a pair of packet
 //! rings through which a program with a TCP/IP stack of its own shares the NIC. A packet leaves the
-//! mux port only if its source is a 3-tuple of the mux port, and if its headers and checksums are
-//! valid. The TCP checksum of a GSO frame is not checked.
+//! mux port only if the mux port has claimed the 3-tuple of the packet's source (protocol, local
+//! address, local port), and if the packet's headers and checksums are valid. The TCP checksum of a
+//! GSO frame is not checked.
 
 use tidelane_wire::{
     DropReason, Endpoint, IpAddress, MacAddress, Packet, RawSegment,
@@ -23,7 +24,8 @@ const UDP_HEADER_LEN: usize = 8;
 /// Reason why the mux does not send a packet of a mux port.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum SendRefusal {
-    /// A header or a checksum is invalid, or the packet is a fragment or has another protocol.
+    /// A header or a checksum is invalid, the packet is a fragment, or its protocol is neither TCP
+    /// nor UDP.
     Malformed(DropReason),
     /// The source MAC address is not the MAC address of the interface.
     SourceMac,
@@ -31,16 +33,16 @@ pub enum SendRefusal {
     SourceAddress,
     /// The mux port has not claimed the source 3-tuple.
     SourcePort,
-    /// The destination cannot be a peer: the unspecified address, loopback, "this network", or for
-    /// TCP a multicast or broadcast address.
+    /// The destination cannot be a peer: the address is unspecified, loopback or in "this network"
+    /// (0.0.0.0/8). For TCP, a multicast or broadcast address cannot be a peer either.
     Destination,
     /// The mux cannot split the GSO frame: see [`GsoFrame::new`].
     Segmentation,
-    /// The [`Filter`](crate::Filter) does not pass the packet.
+    /// The [`Filter`](crate::Filter) does not let the packet pass.
     Rule,
-    /// The frame, or a segment of the GSO frame, is longer than a frame with a packet of the
-    /// interface's MTU. The mux port gets an ICMP error with the MTU, unless the destination is a
-    /// multicast or broadcast address.
+    /// The packet is for the NIC, and the packet or a segment of the GSO frame is longer than the
+    /// MTU of the interface. If the destination is neither multicast nor broadcast, the mux port
+    /// gets an ICMP error with the MTU.
     TooLong,
 }
 
@@ -99,7 +101,8 @@ pub fn ends<A: Address>(packet: &Packet<'_, A>) -> Result<Ends<A>, DropReason> {
 }
 
 /// Returns the source and destination port of a UDP datagram. Returns [`DropReason::Truncated`] if
-/// the length field differs from the length of the datagram.
+/// the datagram is shorter than a header, or if the length field differs from the length of the
+/// datagram.
 fn udp_ports(datagram: &[u8]) -> Result<(u16, u16), DropReason> {
     let header = datagram.first_chunk::<UDP_HEADER_LEN>();
     let header = header.ok_or(DropReason::Truncated)?;
@@ -110,7 +113,8 @@ fn udp_ports(datagram: &[u8]) -> Result<(u16, u16), DropReason> {
     }
 }
 
-/// The check of one mux port's packets, with the claims and addresses that the packets must match.
+/// The check of the packets that one mux port sends, with the claims (the mux ports' rights to
+/// 3-tuples) and the addresses that the packets must match.
 pub struct SendCheck<'a> {
     /// The mux port.
     pub port: PortId,
@@ -146,8 +150,8 @@ impl SendCheck<'_> {
 
     /// Checks a GSO frame that the mux port sends. The TCP checksum may have any value, because the
     /// NIC or the mux computes the checksum of each segment. `segment_size` is the number of
-    /// payload bytes of a segment. `frame_len_max` is the length of the largest frame of the link
-    /// in bytes.
+    /// payload bytes of a segment. `frame_len_max` is the length in bytes of the longest frame that
+    /// the link can carry.
     pub fn check_gso<'f>(
         &self,
         frame: &'f [u8],

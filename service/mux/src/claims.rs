@@ -1,8 +1,9 @@
 //! The 3-tuples that mux ports have claimed.
 //!
 //! The mux shares one NIC between TCP/IP stacks. A *mux port* ([`PortId`]) is a pair of packet
-//! rings for a program that has its own stack. The mux port gets the packets to the 3-tuples that
-//! the mux port has claimed. A *local port* is a TCP or UDP port number.
+//! rings for a program that has its own stack. The mux port gets the packets to the 3-tuples
+//! (protocol, local address, local port) that the mux port has claimed. A *local port* is a TCP or
+//! UDP port number.
 
 use tidelane_wire::{Endpoint, IpAddress};
 
@@ -12,7 +13,7 @@ use crate::address::Address as _;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortId(pub u32);
 
-/// A 3-tuple: protocol, local address and local port (MultiStack §3).
+/// A 3-tuple: protocol, local address and local port (paper on MultiStack, §3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tuple {
     /// Protocol number: TCP or UDP.
@@ -25,8 +26,8 @@ pub struct Tuple {
 /// Reason why a claim is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClaimError {
-    /// The 3-tuple, or an overlapping 3-tuple, is claimed (EADDRINUSE). An unspecified address
-    /// overlaps every address.
+    /// The 3-tuple, or an overlapping 3-tuple, is already claimed (EADDRINUSE). An unspecified
+    /// address overlaps every address.
     InUse,
     /// The local port is zero, or the protocol is neither TCP nor UDP.
     Invalid,
@@ -62,12 +63,12 @@ impl Claim {
 /// All claims of a mux. A look-up reads the list of one protocol and local port. The list has more
 /// than one claim only if several addresses have a claim for that local port.
 ///
-/// The caller has the kernel's proof that the claimant may use the 3-tuple: a bound kernel socket.
-/// The caller keeps the socket open for the life of the claim.
+/// The caller has a kernel socket that is bound to the 3-tuple. The socket proves that the claimant
+/// may use the 3-tuple. The caller keeps the socket open for the life of the claim.
 #[derive(Debug, Default)]
 pub struct Claims {
     /// Index in `claims` of the first claim of each local port: the ports of TCP, then the ports of
-    /// UDP. The table is empty before the first claim.
+    /// UDP. [`NONE`] for a local port without a claim. The table is empty before the first claim.
     heads: Box<[u32]>,
     /// The claims, and free entries.
     claims: Vec<Claim>,

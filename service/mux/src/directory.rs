@@ -49,8 +49,9 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Makes a directory without claims. `mac` and `addresses` belong to the interface. Until
-    /// [`set_mtu`](Self::set_mtu), the MTU is 65,535 bytes, the largest length of an IPv4 packet.
+    /// Makes a directory without claims. `mac` and `addresses` belong to the interface. Before the
+    /// first call of [`set_mtu`](Self::set_mtu), the MTU is 65,535 bytes, the largest length of an
+    /// IPv4 packet.
     pub fn new(mac: MacAddress, addresses: Vec<IpAddress>) -> Self {
         Self {
             mac,
@@ -83,10 +84,10 @@ impl Directory {
         ETHERNET_HEADER_LEN + usize::from(self.mtu)
     }
 
-    /// Returns the frame of the ICMP error about a frame that a mux port has sent and that is
-    /// longer than the MTU. The source of the error is the destination of the frame. Returns `None`
-    /// if the frame is malformed, or if the destination is a multicast or broadcast address. No
-    /// ICMP error answers a multicast or broadcast packet of IPv4 (RFC 1122 §3.2.2), and a
+    /// Returns the frame of an ICMP error, which tells a mux port that its packet in `frame` is
+    /// longer than the MTU. The source of the error is the destination of the packet. Returns
+    /// `None` if `frame` is malformed, or if the destination is a multicast or broadcast address.
+    /// No ICMP error answers a multicast or broadcast packet of IPv4 (RFC 1122 §3.2.2), and a
     /// multicast address cannot be the source of an error (RFC 4291 §2.7).
     #[cold]
     pub fn too_big(&self, frame: &[u8]) -> Option<Vec<u8>> {
@@ -110,12 +111,14 @@ impl Directory {
         Some(error)
     }
 
-    /// Returns true for a UDP packet to a multicast or broadcast address.
+    /// Returns true if a packet to `dst` is UDP and `dst` is a multicast or broadcast address.
+    /// `number` is the protocol number of the packet.
     #[inline(always)]
     fn is_group_datagram(&self, number: u8, dst: impl Address) -> bool {
         number == protocol::UDP && self.is_group(dst.into())
     }
 
+    /// Returns true if `dst` is a multicast or broadcast address.
     #[cold]
     #[inline(never)]
     fn is_group(&self, dst: IpAddress) -> bool {
@@ -142,8 +145,8 @@ impl Directory {
         }
     }
 
-    /// Checks a frame that [`parse_frame_v4`] does not handle. For every other frame, the result
-    /// equals the result of [`check_sent`](Self::check_sent).
+    /// Checks a frame that [`parse_frame_v4`] does not handle. For a frame that [`parse_frame_v4`]
+    /// handles, the result also equals the result of [`check_sent`](Self::check_sent).
     #[inline(never)]
     fn check_other(&self, from: PortId, frame: &[u8]) -> Result<Destination, SendRefusal> {
         self.check_packet(from, parse_frame(frame))
@@ -160,9 +163,10 @@ impl Directory {
         Ok(self.destination(from, &ends))
     }
 
-    /// Returns the destination of a packet that mux port `from` sends. The packet goes to the NIC
-    /// unless its destination is an address of the interface. The sender of a multicast or
-    /// broadcast datagram gets no copy, as on an Ethernet link.
+    /// Returns the destination of a packet that mux port `from` sends. If the destination is an
+    /// address of the interface, the packet stays on this machine; otherwise, the packet goes to
+    /// the NIC. The sender of a multicast or broadcast datagram gets no copy, as on an Ethernet
+    /// link.
     #[inline(always)]
     pub fn destination<A: Address>(&self, from: PortId, ends: &Ends<A>) -> Destination {
         if !ends.dst.is_one_of(&self.addresses) {
@@ -187,12 +191,14 @@ impl Directory {
         other.map_or(Destination::Nic, Destination::NicAndPort)
     }
 
-    /// Returns the mux port for a received packet: the owner of the destination 3-tuple, or for an
-    /// ICMP error the owner of the source 3-tuple of the quoted packet. The stack of the port
-    /// checks the transport checksum, as a stack behind a NIC does.
+    /// Returns the mux port that receives a packet from the NIC or the host: the owner of the
+    /// destination 3-tuple. An ICMP error goes to the owner of the source 3-tuple of the packet
+    /// that the error quotes. Returns `None` if no mux port receives the packet. The stack of the
+    /// mux port checks the transport checksum, as a stack behind a NIC does.
     ///
-    /// A multicast or broadcast datagram goes to the owner of the wildcard address, as in Linux: a
-    /// socket that is bound to an address of the interface does not receive these datagrams.
+    /// A claim to all addresses (the wildcard address) covers multicast and broadcast datagrams. A
+    /// claim to an address of the interface does not cover these datagrams. Sockets of Linux that
+    /// are bound to the wildcard address or to an address of the interface behave in the same way.
     ///
     /// A packet from the wire (`from_wire`) is forged if its source is an address of the interface.
     /// No mux port gets a forged packet. The host counts and drops the packet.
@@ -204,7 +210,7 @@ impl Directory {
         }
     }
 
-    /// Returns the mux port for a frame that [`parse_frame_v4`] does not handle.
+    /// Returns the mux port that receives a frame that [`parse_frame_v4`] does not handle.
     #[inline(never)]
     fn receiver_of_other(&self, frame: &[u8], from_wire: bool) -> Option<PortId> {
         self.receiver_of_packet(&parse_frame(frame).ok()?, from_wire)
@@ -230,7 +236,8 @@ impl Directory {
         self.claims.owner(ends.protocol, ends.destination())
     }
 
-    /// Returns the mux port for an ICMP error. Returns `None` for another ICMP message.
+    /// Returns the mux port that receives an ICMP error. Returns `None` if the packet is another
+    /// ICMP message, or if no mux port has claimed the 3-tuple.
     #[cold]
     #[inline(never)]
     fn receiver_of_error(&self, packet: &Packet<'_>) -> Option<PortId> {
@@ -238,8 +245,8 @@ impl Directory {
         self.claims.owner(quoted.protocol, quoted.key.local)
     }
 
-    /// Returns the mux port for a multicast or broadcast datagram. Returns `None` for another
-    /// packet.
+    /// Returns the mux port that receives a multicast or broadcast datagram. Returns `None` if the
+    /// packet is another packet, or if no mux port has claimed the 3-tuple.
     #[cold]
     #[inline(never)]
     fn receiver_of_many(&self, packet: &Packet<'_>) -> Option<PortId> {

@@ -13,20 +13,21 @@ pub trait Egress: Filter {
     fn nic_capabilities(&self) -> Capabilities;
 
     /// Sends a GSO frame through the NIC. The frame is no longer than `tx_gso_len_max` of the NIC.
-    /// If the NIC does not take the frame now, the caller sends the segments.
+    /// If the NIC does not take the frame now, the caller sends the segments one by one.
     fn send_gso_to_nic(&mut self, frame: &GsoFrame<'_>) -> bool;
 
     /// Sends a packet through the NIC.
     fn send_to_nic(&mut self, frame: &[u8]) -> bool;
 
-    /// Returns true if the NIC has no room and packets wait for room. Returns false if the NIC has
-    /// room, or if a packet that finds no room is lost.
+    /// Returns true if the NIC has no room and a packet for the NIC has to wait. Returns false if
+    /// the NIC has room. Also returns false if a packet that finds no room is lost instead, for
+    /// example because packets have waited too long.
     fn waits_for_nic(&mut self) -> bool;
 
     /// Gives a packet to the host.
     fn give_to_host(&mut self, frame: &[u8]) -> bool;
 
-    /// Answers a packet that one mux port sent to another, and that the filter refused at the
+    /// Answers a packet from one mux port to another. The filter has refused the packet at the
     /// receiving mux port. The source of the answer is the destination of the packet. The default
     /// implementation does not answer.
     fn answer_refused(&mut self, _frame: &[u8]) {}

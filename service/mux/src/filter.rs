@@ -31,13 +31,15 @@ pub enum Reception {
     /// No mux port has claimed the packet's 3-tuple, or the packet is malformed or forged. A forged
     /// packet comes from the wire and has an address of the interface as its source.
     Unclaimed,
-    /// A mux port has the packet, or the packet was lost or dropped.
+    /// The packet went to a mux port, or was lost because the mux port had no room, or was dropped
+    /// by the filter ([`Verdict::Drop`]). The caller does nothing more with the packet.
     Taken,
     /// The filter has refused the packet ([`Verdict::Refuse`]). The caller answers the sender.
     Refused,
 }
 
-/// A filter that decides which packets of mux ports pass. The unit type passes all packets.
+/// A filter that decides which packets of mux ports pass. The unit type `()` lets all packets
+/// pass.
 pub trait Filter {
     /// Returns true if all packets pass. The caller then need not call [`judge`](Self::judge).
     #[inline]
@@ -46,8 +48,9 @@ pub trait Filter {
     }
 
     /// Returns the verdict on a packet of `port`: a TCP segment, a UDP datagram or an ICMP error.
-    /// The mux port has claimed the 3-tuple of the packet, or the 3-tuple of the packet that the
-    /// ICMP error quotes. A GSO frame counts as one packet.
+    /// The mux port has claimed the 3-tuple (protocol, local address, local port) of the packet.
+    /// For an ICMP error, the mux port has claimed the 3-tuple of the packet that the error quotes.
+    /// A GSO frame counts as one packet.
     fn judge(&mut self, _port: PortId, _way: Way, _frame: &[u8]) -> Verdict {
         Verdict::Pass
     }

@@ -14,13 +14,13 @@ use tidelane_wire::{
 
 use crate::rate::Amount;
 
-/// Offsets in the frame of IPv4 header fields: total length, identification, checksum.
+/// Offsets of IPv4 header fields in a frame: total length, identification, checksum.
 const V4_LEN: usize = ETHERNET_HEADER_LEN + 2;
 const V4_ID: usize = ETHERNET_HEADER_LEN + 4;
 const V4_CHECKSUM: usize = ETHERNET_HEADER_LEN + 10;
-/// Offset in the frame of the payload length in the IPv6 header.
+/// Offset of the IPv6 header's payload length in a frame.
 const V6_LEN: usize = ETHERNET_HEADER_LEN + 4;
-/// Offsets in a TCP header: sequence number, flags.
+/// Offsets of fields in a TCP header: sequence number, flags.
 const SEQ: usize = 4;
 const FLAGS: usize = 13;
 
@@ -38,11 +38,12 @@ pub struct GsoFrame<'a> {
 
 impl<'a> GsoFrame<'a> {
     /// Checks a frame whose payload is to be split into segments of `segment_size` bytes. `packet`
-    /// is the parsed frame, and `frame_len_max` the largest frame of the link in bytes.
+    /// is the parsed frame. `frame_len_max` is the length in bytes of the longest frame that the
+    /// link can carry.
     ///
-    /// Returns `None` unless all conditions hold:
+    /// Returns `None` unless all of these conditions hold:
     ///
-    /// - The frame is TCP without SYN, RST and URG.
+    /// - The packet is a TCP segment, and has none of the flags SYN, RST and URG.
     /// - The frame has no IP options, no extension headers and no Ethernet padding.
     /// - The payload is longer than one segment.
     /// - `segment_size` is at least [`GSO_SEGMENT_MIN`], and the link can carry a full segment.
@@ -106,7 +107,7 @@ impl<'a> GsoFrame<'a> {
             .div_ceil(usize::from(self.parameters.segment_size))
     }
 
-    /// Returns the number of segments and their bytes. Each segment counts with its headers.
+    /// Returns the number of segments, and the total length of the segments with their headers.
     pub(crate) fn amount(&self) -> Amount {
         let segments = self.segments();
         Amount {
@@ -115,8 +116,8 @@ impl<'a> GsoFrame<'a> {
         }
     }
 
-    /// Sends the whole frame through the port of the NIC, which must support GSO frames of this
-    /// length.
+    /// Sends the whole frame through `port`, the port of the NIC. The NIC must support GSO frames
+    /// of this length.
     pub fn send<P: PacketIo>(&self, port: &mut P) -> Result<(), LinkFull> {
         let headers = port.tx_gso_headers();
         let headers = headers.get_mut(..self.headers.len()).ok_or(LinkFull)?;
@@ -131,7 +132,7 @@ impl<'a> GsoFrame<'a> {
     ///
     /// # Panics
     ///
-    /// May panic unless `at` is less than [`segments`](Self::segments).
+    /// May panic if `at` is not less than [`segments`](Self::segments).
     pub fn write_segment(&self, at: usize, segment: &mut Vec<u8>) {
         let size = usize::from(self.parameters.segment_size);
         let start = at * size;

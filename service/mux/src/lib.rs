@@ -15,7 +15,7 @@
 //!   host ─────────────────────────┘
 //! ```
 //!
-//! [`Ports`] is a set of mux ports, which does not own the NIC. The service uses this type: its
+//! [`Ports`] is a set of mux ports. The set does not own the NIC. The service uses this type: the
 //! host owns the NIC, passes received frames to the ports, and sends the frames of the ports.
 //! [`Mux`] joins a set of ports with a NIC and a link to the host. Both types are deterministic and
 //! do no I/O of their own: ports, NIC and the link to the host are [`PacketIo`]s.

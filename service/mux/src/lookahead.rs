@@ -1,24 +1,25 @@
-//! Look-ups of receivers some frames ahead. A *mux port* is a pair of packet rings through which a
-//! program with a TCP/IP stack of its own shares the NIC.
+//! Look-ups of the receivers of frames, some frames before the mux copies the frames. A *mux port*
+//! is a pair of packet rings through which a program with a TCP/IP stack of its own shares the NIC.
 
 use crate::{claims::PortId, port_end::PortEnd, port_table::PortTable};
 
-/// Number of frames of which the receivers are known before the mux copies the first of them.
+/// Largest number of frames whose receivers are known and that the mux has not copied yet.
 const FRAMES: usize = 8;
 
 /// The receivers of the next frames of a burst. A packet ring is often in the cache of its
-/// program's CPU. The mux therefore prefetches the memory for a frame when it knows the receiver,
-/// and copies the frame later.
+/// program's CPU. The mux therefore prefetches the memory for a frame as soon as the receiver is
+/// known, and copies the frame later.
 #[derive(Debug, Default)]
 pub struct Lookahead {
-    /// The mux port that receives each frame, at the frame's number modulo [`FRAMES`]. `None` if no
-    /// mux port receives the frame.
+    /// The mux port that receives each frame. The index is the frame's number in the burst, modulo
+    /// [`FRAMES`]. `None` if no mux port receives the frame.
     receivers: [Option<PortId>; FRAMES],
-    /// Number of frames whose receivers were found.
+    /// Number of frames whose receivers were added.
     found: usize,
     /// Number of frames whose receivers were taken.
     taken: usize,
-    /// Number of the first frame of the last frames in a row that have the same receiver.
+    /// Number of the first frame of a run. The run ends with the newest added frame, and all its
+    /// frames have one receiver.
     same_since: usize,
 }
 
@@ -32,8 +33,9 @@ impl Lookahead {
     /// Adds the receiver of the next frame, and prefetches the memory for the frame in the
     /// receiver's packet ring. `len` is the length of the frame in bytes. There must be room.
     ///
-    /// Of the frames that the mux has still to copy, only those directly before this frame count.
-    /// If frames of other receivers lie between, the prefetch gets memory of an earlier frame.
+    /// The prefetch skips the memory of earlier frames that the mux has still to copy to this
+    /// receiver. Only an unbroken run of frames directly before this frame counts. If a frame for
+    /// another receiver interrupts the run, the prefetch gets the memory of an earlier frame.
     #[inline]
     pub fn add<P: PortEnd>(&mut self, receiver: Option<PortId>, len: usize, table: &PortTable<P>) {
         if self.receivers[self.found.wrapping_sub(1) % FRAMES] != receiver {

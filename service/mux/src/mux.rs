@@ -20,7 +20,8 @@ use crate::{
 /// Counters of the packets for the host and for the NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets from the NIC for the host, because no mux port receives them.
+    /// Packets from the NIC that are for the host, because no mux port receives them. Packets in
+    /// `host_overruns` also count.
     pub to_host: u64,
     /// Packets that were lost because the link to the host had no room, including packets of mux
     /// ports.
@@ -35,7 +36,7 @@ pub struct Mux<N: PacketIo, H: PacketIo, P: PortEnd> {
     ports: Ports<P>,
     /// An empty burst for received frames of the NIC. `None` while the mux forwards the frames.
     nic_burst: Option<N::Burst>,
-    /// Outcome for each frame of the last burst of the NIC or the host.
+    /// Outcome for each frame of the most recent burst of the NIC or the host.
     receptions: Vec<Reception>,
     /// An empty burst for frames of the host. `None` while the mux forwards the frames.
     host_burst: Option<H::Burst>,
@@ -100,8 +101,8 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
         }
     }
 
-    /// Opens a mux port: see [`Ports::open`]. Returns the doorbell for the program's end of the
-    /// port.
+    /// Opens a mux port: see [`Ports::open`]. Returns the number of the mux port, and the doorbell
+    /// with which the program's end of the port tells the mux that frames wait.
     pub fn open(&mut self, io: P) -> Result<(PortId, Doorbell), PortsFull> {
         let port = self.ports.open(io)?;
         let partial = self.outside.nic.capabilities().rx_checksum_may_be_partial;
@@ -128,9 +129,9 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
         self.outside.counters
     }
 
-    /// Forwards one burst of the NIC, one burst of the host, and at most one burst of each mux port
-    /// with packets (see [`Ports::take_turns`]). Returns true if there was a packet. This mux has
-    /// no clock, so its ports must have no rate limit.
+    /// Forwards one burst of the NIC, one burst of the host, and at most one new burst of each mux
+    /// port with packets (see [`Ports::take_turns`]). Returns true if there was a packet. This mux
+    /// has no clock, so its mux ports must have no rate limit.
     pub fn step(&mut self) -> bool {
         let mut count = self.forward_from_nic();
         count += self.forward_from_host();

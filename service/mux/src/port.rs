@@ -12,7 +12,7 @@ use crate::{
     rate::{Amount, RateLimiter, SendRate, WAIT_MIN},
 };
 
-/// Error of [`Ports::open`](crate::Ports::open): no more ports can be open at the same time.
+/// Error of [`Ports::open`](crate::Ports::open): the largest number of mux ports is already open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortsFull;
 
@@ -26,15 +26,16 @@ pub struct Port<P> {
     pub queued: bool,
     /// True if the mux port is in the queue for a turn.
     pub in_turns: bool,
-    /// The time until which the mux port waits for its rate. `None` if the port does not wait.
+    /// The time until which the mux port waits for its rate: its rate limits allow no turn before
+    /// this time. `None` if the port does not wait.
     pub waits_until: Option<Instant>,
     /// The rate limits of the mux port. `None` without a limit. The limiter is in a box, so that a
-    /// turn of a port without a limit tests one pointer.
+    /// turn of a port without a limit tests only one pointer.
     limiter: Option<Box<RateLimiter>>,
 }
 
 impl<P: PortEnd> Port<P> {
-    /// Makes a mux port without packets. `io` is the mux's end of the port's packet rings.
+    /// Makes a mux port without a rate limit. `io` is the mux's end of the port's packet rings.
     pub fn new(io: P) -> Self {
         Self {
             io,
@@ -59,7 +60,8 @@ impl<P: PortEnd> Port<P> {
             .map_or(SendRate::default(), |limiter| limiter.rate())
     }
 
-    /// Returns true if the program has sent frames, and the mux port does not wait for its rate.
+    /// Returns true if the program has sent frames that the mux has not taken yet, and the mux port
+    /// does not wait for its rate.
     #[inline]
     pub fn is_ready(&self) -> bool {
         self.waits_until.is_none() && self.io.has_frames()
@@ -72,7 +74,7 @@ impl<P: PortEnd> Port<P> {
     }
 
     /// Returns the largest number of frames, at most `max`, for a turn at `now`. If the rate allows
-    /// no turn yet, makes the mux port wait and returns the time of its next turn as the error.
+    /// no turn yet, makes the mux port wait, and returns the end of the wait as the error.
     #[inline]
     pub fn begin_turn(&mut self, now: Instant, max: usize) -> Result<usize, Instant> {
         let Some(limiter) = &self.limiter else {

@@ -19,7 +19,7 @@ pub struct PortCounters {
     pub overruns: u64,
     /// Packets in `sent` that were lost because the NIC or the host had no room.
     pub lost: u64,
-    /// Number of times that packets of the mux port waited for the port's rate.
+    /// Number of times that the mux port's packets had to wait because of the port's rate limits.
     pub delays: u64,
     /// Packets of the mux port that the mux refused to send, by reason. A GSO frame counts once.
     pub refused: BTreeMap<SendRefusal, u64>,

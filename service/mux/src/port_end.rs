@@ -14,8 +14,8 @@ pub trait PortEnd: PacketIo {
     /// Returns true if the program has sent frames that the mux has not received.
     fn has_frames(&self) -> bool;
 
-    /// Prefetches the memory of the next `count` frames from the program. A prefetch saves time,
-    /// and has no other effect. By default, there is no prefetch.
+    /// Prefetches the memory of at most the next `count` frames from the program. A prefetch saves
+    /// time, and has no other effect. By default, there is no prefetch.
     #[inline]
     fn prefetch_rx(&self, _count: usize) {}
 
@@ -24,7 +24,8 @@ pub trait PortEnd: PacketIo {
     #[inline]
     fn prefetch_tx(&self, _before: usize, _len: usize) {}
 
-    /// Prefetches the index that a flush writes. By default, there is no prefetch.
+    /// Prefetches the index of the packet ring that a flush writes. By default, there is no
+    /// prefetch.
     #[inline]
     fn prefetch_flush(&self) {}
 

@@ -9,9 +9,10 @@ use crate::{
 pub struct PortTable<P> {
     /// The open mux ports, indexed by number. `None` for a free number.
     ports: Vec<Option<Port<P>>>,
-    /// Largest number of mux ports. Each number is smaller than `ports_max`.
+    /// Largest count of open mux ports. The number ([`PortId`]) of each port is smaller than
+    /// `ports_max`.
     ports_max: usize,
-    /// Numbers of the open mux ports, in no order.
+    /// Numbers of the open mux ports, in no particular order.
     open: Vec<PortId>,
     /// Position in `open` of the next mux port to poll.
     next_look: usize,
@@ -40,8 +41,8 @@ impl<P: PortEnd> PortTable<P> {
         self.open.len()
     }
 
-    /// Returns the lowest number that no open mux port has. The number may be `ports_max`, if the
-    /// table is full.
+    /// Returns the lowest number that no open mux port has. If the table is full, this number is
+    /// `ports_max`.
     pub fn lowest_free(&self) -> PortId {
         let free = self.ports.iter().position(Option::is_none);
         PortId(free.unwrap_or(self.ports.len()) as u32)
@@ -110,7 +111,9 @@ impl<P: PortEnd> PortTable<P> {
     pub fn flush(&mut self) {
         let mut queued = std::mem::take(&mut self.queued);
         if queued.len() > 1 {
-            // A program that polls has taken the cache line of its ring's index since the copies.
+            // When a program polls its ring, the program reads the ring's index, and the cache line
+            // of the index moves to the program's CPU. The prefetches bring the cache lines of all
+            // rings here.
             let ports = queued.iter().filter_map(|id| self.get(*id));
             ports.for_each(|port| port.io.prefetch_flush());
         }
@@ -147,13 +150,13 @@ impl<P: PortEnd> PortTable<P> {
         corrupt
     }
 
-    /// Returns all mux ports, in no order.
+    /// Returns all mux ports, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &Port<P>> {
         self.open.iter().filter_map(|id| self.get(*id))
     }
 
-    /// Returns the number of the next mux port to poll. [`len`](Self::len) calls return each port
-    /// once. Returns `None` if no mux port is open.
+    /// Returns the number of the next mux port to poll. With n open mux ports, n calls in a row
+    /// return each port once. Returns `None` if no mux port is open.
     #[inline]
     pub fn next_to_poll(&mut self) -> Option<PortId> {
         if self.next_look >= self.open.len() {
@@ -180,7 +183,7 @@ mod tests {
             assert_eq!(id, PortId(number));
             assert!(table.add(id, io()) && !table.add(id, io()));
         }
-        assert!(!table.add(table.lowest_free(), io()), "the table is full");
+        assert!(!table.add(table.lowest_free(), io()), "the table was full");
         let polled: Vec<_> = (0..6).filter_map(|_| table.next_to_poll()).collect();
         assert_eq!(polled, [0, 1, 2, 0, 1, 2].map(PortId));
         assert!(table.remove(PortId(1)).is_some() && table.remove(PortId(1)).is_none());

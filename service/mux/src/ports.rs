@@ -1,8 +1,10 @@
 //! The mux ports: their packet rings, 3-tuples, turns and counters.
 //!
 //! A mux shares one NIC between TCP/IP stacks. A *mux port* is the pair of packet rings of a
-//! program that has its own stack, and the *host* is the stack that gets all packets that no mux
-//! port has claimed. A *turn* is one burst of frames that the mux takes from a mux port.
+//! program that has its own stack. The program claims *3-tuples* (protocol, local address, local
+//! port) for its mux port. The *host* is the stack that gets all unclaimed packets. A *turn* is one
+//! burst of frames that the mux takes from a mux port. A mux port *waits for its rate* while its
+//! rate limits allow no turn.
 
 use tidelane_abi::port::PORT_FRAME_LEN_MAX;
 use tidelane_packet_io::Burst;
@@ -29,7 +31,7 @@ use crate::{
 
 /// Largest number of frames in a turn of a mux port.
 const TURN_MAX: usize = 32;
-/// Number of packets of mux ports after which a step ends, so that the core serves the NIC, too.
+/// Number of packets after which the turns of a step end, so that the core serves the NIC, too.
 const STEP_MAX: usize = 256;
 
 /// The mux ports of one fast-path core (polling thread), with the addresses of one interface.
@@ -37,8 +39,8 @@ pub struct Ports<P: PortEnd> {
     directory: Directory,
     table: PortTable<P>,
     turns: TurnQueue,
-    /// A burst, which the mux ports use in turn. `None` before the first port is open, and while a
-    /// turn processes the frames of the burst. The burst is empty unless a turn is paused.
+    /// A burst for the turns of all mux ports. `None` before the first port is open, and while a
+    /// turn processes the frames of the burst. If no turn is paused, the burst is empty.
     burst: Option<P::Burst>,
     /// Buffer for one segment of a GSO frame.
     segment: Vec<u8>,
@@ -90,8 +92,7 @@ impl<P: PortEnd> Ports<P> {
         self.open_at(id, io).then_some(id).ok_or(PortsFull)
     }
 
-    /// Opens a mux port with number `id`. Returns false if a port has this number, or if the number
-    /// is too large.
+    /// Opens a mux port with number `id`. Returns false if the number is in use or too large.
     pub fn open_at(&mut self, id: PortId, io: P) -> bool {
         if self.burst.is_none() {
             self.burst = Some(io.new_burst());
@@ -219,7 +220,7 @@ impl<P: PortEnd> Ports<P> {
             let Some(port) = self.turns.pop() else {
                 break;
             };
-            // The next port's frames are often in another CPU's cache. They arrive meanwhile.
+            // The next port's frames are often in another CPU's cache. Fetch them in this turn.
             if let Some(next) = self.turns.next().and_then(|id| self.table.get(id)) {
                 next.io.prefetch_rx(TURN_MAX);
             }
@@ -274,7 +275,7 @@ impl<P: PortEnd> Ports<P> {
         turn.packets() - before
     }
 
-    /// Releases the frames of a finished turn, charges the rate limits, and may queue the mux port.
+    /// Ends a turn: releases its frames, charges the rate limits, and may queue the mux port again.
     #[inline]
     fn end_turn(&mut self, now: Instant, turn: &Turn, burst: &mut P::Burst) {
         let id = turn.port;
@@ -390,9 +391,9 @@ impl<P: PortEnd> Ports<P> {
         progress
     }
 
-    /// Filters a checked packet of mux port `id`. Returns `None` if the packet passes. If the NIC
-    /// has no room, the packet waits first, and the filter judges the packet after the wait. The
-    /// filter counts each packet that it judges, and must not count a packet twice.
+    /// Filters a checked packet of mux port `id`. Returns `None` if the packet passes. The filter
+    /// counts each packet that it judges, and must not count a packet twice. A packet for a NIC
+    /// without room therefore waits first, and the filter judges the packet after the wait.
     fn filter(
         &mut self,
         id: PortId,
@@ -450,7 +451,7 @@ impl<P: PortEnd> Ports<P> {
     }
 
     /// Gives each packet of a burst to the mux port that has claimed the packet's 3-tuple, if
-    /// `filter` passes the packet. `from_wire` is true if the packets came from the NIC, and not
+    /// `filter` lets the packet pass. `from_wire` is true if the packets came from the NIC, and not
     /// from the host. Replaces the content of `receptions` by the outcome for each packet.
     pub fn receive<'a>(
         &mut self,
@@ -475,7 +476,7 @@ impl<P: PortEnd> Ports<P> {
         }
     }
 
-    /// Gives a packet to mux port `to`, if `filter` passes the packet.
+    /// Gives a packet to mux port `to`, if `filter` lets the packet pass.
     #[inline]
     fn give_filtered(&mut self, to: PortId, frame: &[u8], filter: &mut impl Filter) -> Reception {
         if !filter.passes_all() {
@@ -489,8 +490,7 @@ impl<P: PortEnd> Ports<P> {
         Reception::Taken
     }
 
-    /// Publishes the packets that the mux copied to mux ports, so that the programs of the ports
-    /// see these packets.
+    /// Makes the packets that the mux copied to mux ports visible to the ports' programs.
     pub fn flush(&mut self) {
         self.table.flush();
     }

@@ -2,10 +2,11 @@
 //! port is a pair of packet rings through which a program with a TCP/IP stack of its own shares the
 //! NIC.
 //!
-//! The mux serves the mux ports in *turns*, each of which is a burst of packets of one mux port. A
-//! mux port gets a turn only while neither bucket has a debt. The turn takes at most as many
-//! packets as there are tokens, but at least one packet, and may therefore leave a debt, which new
-//! tokens pay. Meanwhile, the port's packets stay in its packet ring. No packet is lost, and no
+//! A token is the right to send one packet or one byte. The mux serves the mux ports in *turns*,
+//! each of which is a burst of packets of one mux port. A mux port gets a turn only while neither
+//! bucket has a debt. The turn takes as many packets as the tokens allow, but at least one packet.
+//! If the turn uses more tokens than a bucket has, the bucket has a debt, which new tokens pay.
+//! While a bucket has a debt, the port's packets stay in its packet ring. No packet is lost, and no
 //! other port waits.
 
 use std::ops::AddAssign;
@@ -57,7 +58,7 @@ impl Amount {
         amount
     }
 
-    /// Returns the part of the amount that exceeds the amount of one frame.
+    /// Returns the part of the amount that exceeds the amount of `frame`.
     pub fn beyond(self, frame: &[u8]) -> Self {
         Self {
             packets: self.packets.saturating_sub(1),
@@ -103,8 +104,8 @@ impl RateLimiter {
         self.packets.is_none() && self.bytes.is_none()
     }
 
-    /// Returns the time at which no bucket has a debt, so that the mux port may have a turn. A port
-    /// that has to wait waits [`WAIT_MIN`] longer than this time.
+    /// Returns the earliest time at which no bucket has a debt, so that the mux port may have a
+    /// turn. If the port has to wait, the wait ends [`WAIT_MIN`] after this time.
     pub fn due(&self) -> Instant {
         let buckets = [&self.packets, &self.bytes].into_iter().flatten();
         let due = buckets.map(Bucket::due).max();
@@ -132,8 +133,7 @@ impl RateLimiter {
     }
 }
 
-/// A token bucket, whose state is the time at which the bucket is empty. A token is the right to
-/// send one packet or one byte.
+/// A token bucket, whose state is the time at which the bucket is empty.
 #[derive(Debug)]
 struct Bucket {
     /// Tokens per second.
@@ -151,8 +151,9 @@ impl Bucket {
         }
     }
 
-    /// Returns the time at which the debt is paid, or an earlier time if there is no debt. With a
-    /// rate of zero, returns the last `Instant`: a mux port with this limit never sends.
+    /// Returns the time at which the debt is paid. If there is no debt, returns a time that is not
+    /// in the future. If the rate is zero, returns the largest `Instant`: a mux port with this
+    /// limit never sends.
     fn due(&self) -> Instant {
         match self.rate {
             0 => Instant(u64::MAX),
@@ -160,14 +161,15 @@ impl Bucket {
         }
     }
 
-    /// Returns the number of tokens at `now`, for at most [`DEPTH`] of time.
+    /// Returns the number of tokens at `now`: the tokens of the time since the bucket was empty,
+    /// but of no longer time than [`DEPTH`].
     fn tokens(&self, now: Instant) -> u64 {
         let since = self.empty_at.map_or(Duration::ZERO, |at| now - at);
         let time = u128::from(since.0.min(DEPTH.0));
         (time * u128::from(self.rate) / u128::from(SECOND)) as u64
     }
 
-    /// Takes `tokens` from the bucket, which has a debt if it held fewer.
+    /// Takes `tokens` from the bucket. If the bucket held fewer tokens, the bucket has a debt.
     fn pay(&mut self, now: Instant, tokens: u64) {
         let oldest = Instant(now.0.saturating_sub(DEPTH.0));
         let empty_at = self.empty_at.unwrap_or(now).max(oldest);
@@ -185,7 +187,7 @@ mod tests {
     const START: Instant = Instant::from_secs(5);
 
     /// Sends packets of `len` bytes for ten seconds, in turns of at most 32 packets, whenever the
-    /// limiter allows a turn. Returns the packets and bytes.
+    /// limiter allows a turn. Returns the amount that was sent.
     fn send(rate: SendRate, len: u64) -> Amount {
         let mut limiter = RateLimiter::new(rate);
         let (mut now, end) = (START, START + Duration::from_secs(10));
@@ -244,7 +246,7 @@ mod tests {
             packets: Some(1000),
             bytes: None,
         });
-        assert_eq!(limiter.packets_in_turn(START, 32), 1, "a new port has none");
+        assert_eq!(limiter.packets_in_turn(START, 32), 1, "the port has tokens");
         let one = Amount {
             packets: 1,
             bytes: 60,

@@ -21,7 +21,8 @@ pub struct ReadySet {
 }
 
 impl ReadySet {
-    /// Makes an empty set for the mux port numbers below `ports`, rounded up to a multiple of 64.
+    /// Makes an empty set with a bit for each mux port number below `ports`. The number of bits is
+    /// rounded up to a multiple of 64.
     pub fn new(ports: usize) -> Self {
         let words = (0..ports.div_ceil(PORTS_PER_WORD)).map(|_| AtomicU64::new(0));
         Self {
@@ -160,7 +161,7 @@ mod tests {
         for port in [3, 64, 1023, 3] {
             set.add(PortId(port));
         }
-        // The set ignores a mux port number beyond its limit.
+        // The set has no bit for this mux port number, and ignores the number.
         set.add(PortId(5000));
         let mut ports = Vec::new();
         set.drain_to(&mut ports);

@@ -19,10 +19,11 @@ pub struct Turn {
     pub port: PortId,
     /// Position of the next frame in the burst.
     pub next: usize,
-    /// Number of the next segment, if the next frame is a GSO frame.
+    /// Number of the next segment, counted from 0, if the next frame is a GSO frame (the headers of
+    /// one TCP segment with the payload of several segments). Otherwise zero.
     pub segment: usize,
-    /// Packets and bytes of the segments of the turn's GSO frames, minus the packets and bytes of
-    /// the frames themselves.
+    /// Packets and bytes by which the segments of the turn's GSO frames exceed the frames. A GSO
+    /// frame of ten segments adds nine packets, and the bytes of nine copies of the headers.
     pub beyond: Amount,
 }
 
@@ -37,8 +38,8 @@ impl Turn {
         }
     }
 
-    /// Goes on to the next frame. A GSO frame may end before its last segment: the mux checks a
-    /// frame again that has waited for room, and may refuse it.
+    /// Goes on to the next frame. A GSO frame may end before its last segment: if the frame has
+    /// waited for room in the NIC, the mux checks the frame again, and may refuse the rest.
     #[inline]
     pub fn end_frame(&mut self) {
         self.next += 1;

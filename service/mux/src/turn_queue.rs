@@ -11,12 +11,13 @@ use crate::{
     turn::Turn, waiting::Waiting,
 };
 
-/// Largest number of mux ports that one step polls for new frames.
+/// Largest number of mux ports that one step ([`TurnQueue::begin_step`]) polls for new frames.
 const POLLS_MAX: usize = 32;
 
 /// The mux ports with packets, and the ports that wait for their rate or for the NIC.
 pub struct TurnQueue {
-    /// Mux ports whose doorbells have rung.
+    /// Mux ports whose doorbells have rung. A program rings the doorbell of its mux port after it
+    /// has sent frames.
     pub ready: Arc<ReadySet>,
     /// Mux ports that were taken from `ready` and are not in the queue yet.
     rung: Vec<PortId>,
@@ -52,13 +53,15 @@ impl TurnQueue {
         self.turns.is_empty() && self.paused.is_none()
     }
 
-    /// Returns the earliest time at which a mux port's wait for its rate ends.
+    /// Returns the earliest time at which a mux port's wait for its rate ends. Returns `None` if no
+    /// mux port waits for its rate, or if all these waits are endless.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.waiting.next_due()
     }
 
-    /// Queues the mux ports whose wait for their rate ends by `now`, and mux ports with packets. If
-    /// the mux polls the ports ([`PortEnd::POLLED`]), looks at the next `POLLS_MAX` ports only.
+    /// Queues the mux ports whose wait for their rate ends by `now`, and then mux ports with
+    /// packets. If the mux polls the ports ([`PortEnd::POLLED`]), the function looks for packets at
+    /// the next `POLLS_MAX` ports only. Otherwise, it queues the ports whose doorbells have rung.
     #[inline]
     pub fn begin_step<P: PortEnd>(&mut self, now: Instant, table: &mut PortTable<P>) {
         if !self.waiting.is_empty() {
@@ -92,8 +95,8 @@ impl TurnQueue {
         }
     }
 
-    /// Appends a mux port to the queue for a turn, unless the port is in the queue or waits for its
-    /// rate.
+    /// Appends a mux port to the queue for a turn. Does nothing if the port is already in the
+    /// queue, or if the port waits for its rate.
     #[inline]
     pub fn add<P: PortEnd>(&mut self, table: &mut PortTable<P>, id: PortId) {
         let Some(port) = table.get_mut(id) else {
@@ -115,7 +118,7 @@ impl TurnQueue {
         }
     }
 
-    /// Returns the mux port that has the next turn.
+    /// Returns the mux port at the front of the queue. The port stays in the queue.
     #[inline]
     pub fn next(&self) -> Option<PortId> {
         self.turns.front().copied()
@@ -132,7 +135,7 @@ impl TurnQueue {
         self.paused.take()
     }
 
-    /// Returns true if the turn of a mux port is paused.
+    /// Returns true if a turn of the mux port `id` is paused.
     pub fn is_paused(&self, id: PortId) -> bool {
         self.paused.is_some_and(|turn| turn.port == id)
     }
@@ -152,7 +155,8 @@ impl TurnQueue {
         }
     }
 
-    /// Removes a closed mux port from the queues. Returns true if the turn of the port was paused.
+    /// Removes a closed mux port from the queues, and drops the paused turn of the port. Returns
+    /// true if the port had a paused turn.
     pub fn remove<P>(&mut self, id: PortId, closed: &Port<P>) -> bool {
         self.turns.retain(|turn| *turn != id);
         if let Some(due) = closed.waits_until {

@@ -1,6 +1,10 @@
 //! Tests of GSO frames that programs send through their mux ports: the segments that other stacks
-//! and the NIC get, and the frames that the mux refuses. A mux port is a pair of packet rings
-//! through which a program with a TCP/IP stack of its own shares the NIC.
+//! and the NIC get, and the frames that the mux refuses. A GSO frame has the headers of one TCP
+//! segment and the payload of several segments.
+//!
+//! A mux port is a pair of packet rings through which a program with a TCP/IP stack of its own
+//! shares the NIC. The mux port gets the packets to the 3-tuples (protocol, local address, local
+//! port) that the mux port has claimed.
 
 use std::cell::Cell;
 
@@ -21,7 +25,7 @@ use crate::frames::{LOCAL, LOCAL_MAC, PEER, PEER_MAC, TestFrame, receive, send};
 
 mod frames;
 
-/// Length of the packet ring of each direction in bytes.
+/// Length in bytes of the packet ring of each direction.
 const RING_LEN: u32 = 512 * 1024;
 /// TCP port that the first mux port has claimed.
 const FIRST: u16 = 1000;
@@ -29,18 +33,18 @@ const FIRST: u16 = 1000;
 const LOCAL_V6: IpAddress = IpAddress([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 /// IPv6 address of the peer.
 const PEER_V6: IpAddress = IpAddress([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
-/// Payload bytes of the largest IPv4 segment with timestamps on a link with MTU 1500.
+/// Payload bytes of the largest IPv4 segment with TCP timestamps, if the MTU is 1500.
 const MSS: u16 = 1448;
 
-/// Returns the number of payload bytes of the largest segment to `dst` with timestamps on a link
-/// with MTU 1500.
+/// Returns the payload bytes of the largest segment to `dst` with TCP timestamps, if the MTU is
+/// 1500.
 fn mss_to(dst: IpAddress) -> u16 {
     if dst.is_v4() { MSS } else { MSS - 20 }
 }
 
 /// A NIC that records the GSO frames that it has to send.
 struct Nic {
-    /// Carries all other frames.
+    /// Carries all frames except GSO frames.
     port: MemPort,
     /// Largest GSO frame in bytes, or zero for a NIC without GSO.
     gso_len_max: u32,
@@ -48,7 +52,7 @@ struct Nic {
     headers: [u8; 114],
     /// True if the NIC has no room for GSO frames.
     is_full: Cell<bool>,
-    /// The GSO frames so far.
+    /// The GSO frames that the NIC got so far, each with its parameters.
     sent: Vec<(Vec<u8>, GsoParameters)>,
 }
 
@@ -122,7 +126,8 @@ impl Net {
         Self::with_nic(gso_len_max, 4096)
     }
 
-    /// Makes the same mux with a NIC that has room for `nic_frames` frames.
+    /// Makes a mux as [`new`](Self::new) does. The NIC has room for `nic_frames` frames, not
+    /// counting GSO frames.
     fn with_nic(gso_len_max: u32, nic_frames: u32) -> Self {
         let config = MemConfig {
             partial_checksums: false,
@@ -202,6 +207,8 @@ struct Stream {
     src: IpAddress,
     dst: IpAddress,
     dst_port: u16,
+    /// TCP flags of the stream. CWR is only in the first segment, and PSH and FIN are only in the
+    /// last segment.
     flags: TcpFlags,
 }
 
@@ -218,8 +225,9 @@ impl Stream {
         }
     }
 
-    /// Returns a frame with `payload`, and the length of the frame's headers. `before` and
-    /// `segments` are the numbers of bytes and of segments of the stream before the frame.
+    /// Returns a frame with `payload`, and the length of the frame's headers. `before` is the
+    /// number of payload bytes that the stream has before the frame, and `segments` is the number
+    /// of segments before the frame.
     fn frame(self, payload: &[u8], before: usize, segments: u16) -> (Vec<u8>, usize) {
         let template = HeaderTemplate::new(LOCAL_MAC, PEER_MAC, self.src, self.dst).unwrap();
         let header = SegmentHeader {
@@ -244,7 +252,7 @@ impl Stream {
         (frame, headers_len)
     }
 
-    /// Returns the segments as a stack without GSO would send them.
+    /// Returns the segments in which a stack without GSO would send `payload`.
     fn segments(self, payload: &[u8], segment_size: u16) -> Vec<Vec<u8>> {
         let size = usize::from(segment_size);
         let count = payload.len().div_ceil(size);
@@ -407,7 +415,7 @@ fn frames_that_cannot_be_split_are_refused() {
         (genuine.clone(), 1, cut),
         // All payload fits into one segment, so the frame is no GSO frame.
         (genuine.clone(), 4000, cut),
-        // The link carries frames of 1,514 bytes.
+        // A full segment would be one byte longer than the largest frame of the link.
         (genuine.clone(), 1514 - headers_len as u16 + 1, cut),
         (padded, MSS, cut),
         (
@@ -433,8 +441,8 @@ fn frames_that_cannot_be_split_are_refused() {
     }
 }
 
-/// One bit of the headers of a GSO frame is wrong. Each frame that the NIC gets has a valid IP
-/// header, the local source addresses and the claimed source port.
+/// One bit of the headers of a GSO frame is wrong. Each frame that the NIC gets still has a valid
+/// IP header, the local MAC and IP addresses as its source, and the claimed source port.
 #[test]
 fn damaged_headers_cause_no_invalid_segment() {
     let stream = Stream::to(PEER);
@@ -465,16 +473,18 @@ fn damaged_headers_cause_no_invalid_segment() {
             }
         }
     }
-    // The mux refuses a changed IP address or length, and passes a changed sequence number.
+    // For example, the mux refuses a frame with another source address or length, and passes a
+    // frame with another sequence number.
     assert!(
         refused > 200 && passed > 200,
         "{refused} refused, {passed} passed"
     );
 }
 
-/// In a turn, a mux port sends at most 32 frames of up to 2 KiB. A GSO frame counts as one frame,
-/// and as one more frame for each whole 2 KiB. A turn has at most two of the GSO frames of this
-/// test.
+/// A turn is one burst of frames that the mux takes from a mux port. The turn ends after 32 frames
+/// of up to 2 KiB. A GSO frame counts as one frame, and as one more frame for each whole 2 KiB of
+/// its length. The GSO frames of this test count as 30 frames each, so the second GSO frame ends
+/// the turn.
 #[test]
 fn gso_frames_get_no_larger_share() {
     let mut net = Net::new(65_549);

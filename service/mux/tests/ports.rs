@@ -28,7 +28,7 @@ impl Net {
         Self::with_nic(ports, MemConfig::default().frames)
     }
 
-    /// Makes the same mux with a NIC that has room for `nic_frames` frames.
+    /// Makes a mux as [`new`](Self::new) does, with a NIC that has room for `nic_frames` frames.
     fn with_nic(ports: u16, nic_frames: u32) -> Self {
         let config = MemConfig {
             partial_checksums: false,
@@ -97,7 +97,7 @@ fn each_packet_goes_to_the_owner_of_its_destination() {
     assert_eq!(
         receive(&mut net.host),
         [TestFrame::incoming(1002).bytes()],
-        "nobody has claimed it"
+        "no mux port has claimed TCP port 1002"
     );
     // Send packets between the two mux ports, between a mux port and the host, and from a mux port
     // and the host to the peer.
@@ -133,7 +133,7 @@ fn each_packet_goes_to_the_owner_of_its_destination() {
 }
 
 /// Returns frames that the mux port with TCP port 1000 may not send, each with the reason.
-/// `genuine` is a frame that this port may send.
+/// `genuine` is a frame that this mux port may send.
 fn forged(genuine: &[u8]) -> Vec<(Vec<u8>, SendRefusal)> {
     let mut bad_checksum = genuine.to_vec();
     *bad_checksum.last_mut().unwrap() ^= 1;
@@ -267,7 +267,7 @@ fn a_port_that_floods_delays_no_other_port() {
         assert_eq!((of(1001), of(1002)), (1, 1), "round {round}");
         assert!(of(1000) <= 32, "{} packets in one turn", of(1000));
     }
-    // Packets of the flooding mux port leave later.
+    // More packets of the flooding mux port leave later.
     let mut late = 0;
     while net.mux.step() {
         late += receive(&mut net.nic).len();
@@ -276,17 +276,17 @@ fn a_port_that_floods_delays_no_other_port() {
     assert_eq!(net.mux.counters().nic_overruns, 0);
 }
 
-/// The NIC sends one frame between two steps. One mux port floods. At the end, at most ten packets
-/// of the port that rarely sends are still waiting. A port that always has a packet has sent more
-/// than 40 % of the frames.
+/// The NIC sends one frame between two steps. The first mux port floods, the second mux port rarely
+/// sends, and the third mux port always has a packet. At the end, at most ten packets of the second
+/// mux port have not left, and the third mux port has sent more than 40 % of the frames.
 #[test]
 fn a_port_that_floods_a_slow_nic_loses_no_packet_and_takes_none_from_others() {
     let mut net = Net::with_nic(3, 4);
     let (mut sent, mut out) = ([0, 0], Vec::new());
     for _ in 0..2000 {
         while send(net.port(0), &TestFrame::outgoing(1000).bytes()) {}
-        // The mux port with TCP port 1001 sends one packet for each ten frames of the NIC. The port
-        // with TCP port 1002 always has a packet.
+        // The second mux port (TCP port 1001) sends one packet for each ten frames of the NIC. The
+        // third mux port (TCP port 1002) always has a packet.
         if sent[0] * 10 < out.len() {
             sent[0] += usize::from(send(net.port(1), &TestFrame::outgoing(1001).bytes()));
         }
@@ -366,8 +366,8 @@ fn a_packet_that_waits_for_the_nic_is_checked_again() {
     assert_eq!(counters.refused[&SendRefusal::SourcePort], 6);
 }
 
-/// The port that sends a packet longer than the MTU gets an ICMP error. The MTU of the NIC does not
-/// limit packets between two mux ports.
+/// If a mux port sends a packet longer than the MTU to the peer, the mux port gets an ICMP error.
+/// The MTU of the NIC does not limit packets between two mux ports.
 #[test]
 fn a_packet_longer_than_the_mtu_is_answered() {
     let mut net = Net::new(2);
@@ -529,7 +529,7 @@ fn icmp_errors_go_to_the_owner_of_the_quoted_3_tuple() {
     };
     let second = net.ports[1].0;
     assert_eq!(net.mux.ports_mut().claim(udp, second), Ok(()));
-    // The first mux port has TCP port 1000, and the second port has UDP port 1000.
+    // The first mux port has claimed TCP port 1000, and the second mux port UDP port 1000.
     for (protocol, owner) in [(6, 0), (17, 1)] {
         let error = icmp_error(protocol, 1000);
         assert!(send(&mut net.nic, &error));
@@ -562,10 +562,10 @@ fn datagram(mac: MacAddress, src: Endpoint, dst: Endpoint) -> Vec<u8> {
     frame
 }
 
-/// A multicast or broadcast datagram goes to the mux port that has claimed its UDP port at all
-/// addresses. If a mux port sends the datagram, the datagram goes to the wire as well, and not back
-/// to the same mux port. The mux refuses a TCP segment of a mux port to a multicast or broadcast
-/// address.
+/// A multicast or broadcast datagram goes to the mux port that has claimed the datagram's
+/// destination port at the wildcard address. If a mux port sends the datagram, the datagram also
+/// goes to the wire, but never back to the sender. The mux refuses a TCP segment that a mux port
+/// sends to a multicast or broadcast address.
 #[test]
 fn groups_reach_the_owner_of_the_wildcard_address() {
     let mut net = Net::new(3);
@@ -584,7 +584,7 @@ fn groups_reach_the_owner_of_the_wildcard_address() {
     let other_network = IpAddress::from_v4([10, 0, 1, 255]);
     for group in [all, mdns, network, other_network] {
         let is_here = group != other_network;
-        // From the wire.
+        // Datagrams from the wire.
         let from = Endpoint::new(PEER, 9);
         for port in [53, 54, 55] {
             let frame = datagram(PEER_MAC, from, Endpoint::new(group, port));
@@ -599,7 +599,7 @@ fn groups_reach_the_owner_of_the_wildcard_address() {
             let host = receive(&mut net.host);
             assert_eq!(host.len(), usize::from(!to_owner), "{group} {port}");
         }
-        // From the first mux port.
+        // Datagrams from the first mux port.
         for port in [53, 54, 55] {
             let frame = datagram(
                 LOCAL_MAC,

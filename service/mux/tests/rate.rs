@@ -1,10 +1,10 @@
 //! Tests of the rates at which mux ports may send. A mux port is a pair of packet rings through
-//! which a program with a TCP/IP stack of its own shares the NIC. The packets of a mux port above
-//! its rate wait. The packets of other mux ports do not wait.
+//! which a program with a TCP/IP stack of its own shares the NIC. Packets that exceed the rate of
+//! their mux port wait. The packets of other mux ports do not wait.
 //!
-//! The mux serves the mux ports in turns. A turn is a burst of packets of one mux port. If a turn
-//! needs more tokens than the port's token bucket has, the port has a debt, and waits at least
-//! until new tokens have paid the debt.
+//! The mux serves the mux ports in turns. A turn is a burst of packets of one mux port. A mux port
+//! has one token bucket for its packets and another for its bytes. If a turn needs more tokens than
+//! a bucket has, the port has a debt, and waits at least until new tokens have paid the debt.
 
 use tidelane_mux::*;
 use tidelane_packet_io::{Capabilities, GsoParameters, GsoPayload, PacketIo};
@@ -24,9 +24,9 @@ const FRAME_LEN: u64 = 55;
 /// A NIC that records the packets that it sends, and a filter that passes all packets.
 #[derive(Default)]
 struct Nic {
-    /// Source TCP port of each packet, except GSO frames.
+    /// Source TCP port of each sent packet, not counting GSO frames.
     sent: Vec<u16>,
-    /// Number of segments of each GSO frame.
+    /// Number of segments of each sent GSO frame.
     gso: Vec<usize>,
     /// Number of packets for which the NIC has room; `None` without a limit. With a limit, the NIC
     /// takes no GSO frame.
@@ -113,7 +113,8 @@ impl Net {
         }
     }
 
-    /// Sets the rate of a mux port in packets per second and in bytes per second.
+    /// Limits the rate of a mux port in packets per second and in bytes per second. `None` means no
+    /// limit.
     fn limit(&mut self, port: u32, packets: Option<u64>, bytes: Option<u64>) {
         self.ports
             .set_rate(PortId(port), SendRate { packets, bytes });
@@ -198,7 +199,7 @@ fn packets_beyond_the_rate_wait_and_others_do_not() {
     assert_eq!(net.send(1, 1000), 1000);
     assert_eq!(net.send(2, 1000), 1000);
     let steps = net.run_until(START + Duration::from_millis(1));
-    assert_eq!(net.sent(2), 1000, "it has no limit");
+    assert_eq!(net.sent(2), 1000, "mux port 2 has no limit");
     assert!(net.sent(0) <= 2 && net.sent(1) <= 1);
     assert!(steps < 60, "{steps} steps");
     let steps = net.run_until(START + Duration::from_millis(500));
@@ -247,7 +248,7 @@ fn refused_packets_and_segments_count() {
     net.send_gso(20_000);
     net.send_gso(20_000);
     net.run_until(START + Duration::from_millis(19));
-    assert_eq!(net.nic.gso, [20], "the second waits for 20 packets");
+    assert_eq!(net.nic.gso, [20], "the second frame waits for tokens");
     net.run_until(START + Duration::from_millis(22));
     assert_eq!(net.nic.gso, [20, 20]);
     let mut net = Net::new(1);
@@ -288,8 +289,8 @@ fn a_turn_that_waits_for_the_nic_pays_for_its_packets_once() {
     }
     net.nic.room = None;
     net.run_until(net.now);
-    // These ten packets leave the bucket with neither tokens nor a debt. A port without a debt may
-    // still send one packet.
+    // After the turn of ten packets, the bucket has neither tokens nor a debt. A port without a
+    // debt may still send one packet.
     assert_eq!(net.sent(0), 12);
     assert!(!net.ports.waits_for_nic(PortId(0)));
     net.run_until(net.now + Duration::from_millis(500));
@@ -338,7 +339,7 @@ fn a_packet_that_waits_for_the_nic_is_judged_once() {
     assert_eq!(net.nic.judged, Some(20));
 }
 
-/// The filter judges a GSO frame as one packet, also if some of its segments wait for the NIC.
+/// The filter judges a GSO frame once, even if some segments of the frame wait for the NIC.
 #[test]
 fn a_gso_frame_whose_segments_wait_for_the_nic_is_judged_once() {
     let mut net = Net::new(1);

@@ -11,7 +11,7 @@ use crate::frames::{LOCAL, LOCAL_MAC, TestFrame, receive, send};
 
 mod frames;
 
-/// Length of the packet ring of each direction in bytes.
+/// Length in bytes of the packet ring of each direction.
 const RING_LEN: u32 = 16 * 1024;
 /// TCP port that the first mux port has claimed.
 const FIRST: u16 = 1000;
@@ -28,7 +28,8 @@ struct Net {
 struct Program {
     id: PortId,
     end: ProgramEnd,
-    /// The program's mappings of the mux port's memories. The program can write `own`.
+    /// The program's mappings of the two shared memories of the mux port. The program can write
+    /// only the memory `own`.
     regions: PortRegions,
 }
 
@@ -156,8 +157,9 @@ const HARMS: [Harm; 8] = [
 impl Net {
     /// Makes the first program misbehave. `round` varies the values that the program writes.
     ///
-    /// The program's memory has the number of produced units at the offset 0, the number of
-    /// consumed units at the offset 64, and the packets from the offset 4096 on.
+    /// A ring consists of units of 16 bytes. The program's memory has the number of produced units
+    /// at the offset 0, the number of consumed units at the offset 64, and the packets from the
+    /// offset 4096 on.
     fn harm(&mut self, harm: Harm, round: u32) {
         let Program { end, regions, .. } = &mut self.programs[0];
         let memory = &regions.own;
@@ -256,8 +258,8 @@ fn only_checked_bytes_are_sent_from_memory_that_changes() {
     }
 }
 
-/// A program corrupts its mux port and dies before the caller asks for corrupt ports. The next
-/// program gets the same number, and its port stays open.
+/// A program corrupts its mux port, and the port is closed before the caller asks for corrupt
+/// ports. The port of the next program gets the same number, and does not count as corrupt.
 #[test]
 fn a_new_port_is_not_corrupt_because_the_old_one_was() {
     let mut net = Net::new(1);
@@ -275,7 +277,8 @@ fn a_new_port_is_not_corrupt_because_the_old_one_was() {
 }
 
 /// The mux finds the packets of three of 2,000 idle mux ports within one round over all ports. If
-/// all ports flood, no port sends more than twice as many packets as the port with the fewest.
+/// all ports flood, no port sends more than twice as many packets as the port that sends the
+/// fewest.
 #[test]
 fn idle_ports_are_found_and_turns_are_fair() {
     let mut net = Net::new(2000);

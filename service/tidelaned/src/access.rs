@@ -1,10 +1,12 @@
 //! Access control: the programs that may use a Tidelane service (`tidelaned`).
 //!
-//! By default, programs of root and of members of the group `tidelane` in the service's own network
-//! namespace may use the service. The table `[access]` of the configuration admits more programs.
-//! The connections of a program that is not admitted stay with the kernel's TCP. The service also
-//! admits no program whose cgroup has BPF programs for sockets or packets, such as filters and
-//! counters, because the program's connections would bypass these BPF programs.
+//! By default, a program may use the service if its user is root or a member of the group
+//! `tidelane`, and if the program is in the service's own network namespace. The table `[access]`
+//! of the configuration admits more programs. The connections of a program that is not admitted
+//! stay with the kernel's TCP.
+//!
+//! The service does not admit a program whose cgroup has BPF programs for sockets or packets, such
+//! as filters and counters, because the program's connections would bypass these BPF programs.
 
 use std::{fs::File, io, os::fd::BorrowedFd, path::PathBuf};
 
@@ -43,7 +45,8 @@ pub enum Denial {
     Namespace,
     /// The program's user is not admitted.
     User,
-    /// The program's cgroup has BPF programs, or cannot be checked.
+    /// The program's cgroup has BPF programs for sockets or packets, or the cgroup cannot be
+    /// checked.
     Cgroup,
 }
 
@@ -64,8 +67,8 @@ pub struct AccessPolicy {
     /// True if programs of every network namespace are admitted.
     any_namespace: bool,
     /// The admitted namespaces. For a namespace other than the service's own, the file of the
-    /// namespace stays open. Otherwise, the kernel might give the namespace's inode number to
-    /// another namespace.
+    /// namespace stays open. While the file is open, the kernel does not give the namespace's inode
+    /// number to another namespace.
     namespaces: Vec<(NetNs, Option<File>)>,
     users: Ids,
     groups: Ids,
@@ -86,7 +89,8 @@ impl AccessPolicy {
     }
 
     /// Returns the policy of `config`. Also returns a text for each configured namespace whose file
-    /// cannot be opened; the policy does not admit these namespaces.
+    /// cannot be opened; the policy does not admit these namespaces. Returns an error if `config`
+    /// has an unknown name of a user or group.
     pub fn of(
         config: &AccessConfig,
         names: &Names,
@@ -121,7 +125,7 @@ impl AccessPolicy {
     }
 
     /// Returns an error if the policy does not admit the program. `peer` is the kernel's data about
-    /// the process that connected the registration socket.
+    /// the process that connected to the service's registration socket.
     pub fn admits(&self, peer: &Peer) -> Result<(), Denial> {
         let mut namespaces = self.namespaces.iter().map(|(namespace, _)| *namespace);
         if !self.any_namespace && !namespaces.any(|admitted| admitted == peer.namespace) {
@@ -157,8 +161,9 @@ impl AccessPolicy {
 #[derive(Debug)]
 pub struct AccessControl {
     policy: AccessPolicy,
-    /// The service's own network namespace: the identity of its file, and the view that procfs
-    /// gives of it. `None` for [`AccessControl::everybody`].
+    /// The service's own network namespace, identified in two ways: by the inode of the namespace,
+    /// and by the file `/proc/PID/net/tcp` (the *view*), which a process without rights over the
+    /// other process can look up. `None` for [`AccessControl::everybody`].
     own: Option<(NetNs, NetView)>,
     /// The host's cgroups. `None` if the kernel has no cgroups, and for
     /// [`AccessControl::everybody`]: the service then checks no cgroup.
@@ -178,8 +183,8 @@ impl AccessControl {
         })
     }
 
-    /// Makes an access control that admits every program, for tests and until the control thread
-    /// sets the configured access control.
+    /// Makes an access control that admits every program, for tests. The service, too, starts with
+    /// this access control, until the control thread sets the configured access control.
     pub fn everybody() -> Self {
         Self {
             policy: AccessPolicy::everybody(),
@@ -189,8 +194,8 @@ impl AccessControl {
         }
     }
 
-    /// Ignores BPF programs of the root cgroup: the operator has configured that Tidelane's own
-    /// rules replace these programs.
+    /// Makes the checks ignore the BPF programs that the root cgroup has at this time. The operator
+    /// has configured that Tidelane's own rules replace these BPF programs.
     pub fn replacing_root_programs(mut self) -> io::Result<Self> {
         if let Some(tree) = &self.cgroups {
             self.replaced = tree.hooks_at("/")?;
@@ -199,7 +204,7 @@ impl AccessControl {
     }
 
     /// Returns the root directory of the cgroups, which the service must still be able to read
-    /// after it has given up its rights.
+    /// after it has given up its rights. Returns `None` if the service checks no cgroup.
     pub fn cgroups(&self) -> Option<BorrowedFd<'_>> {
         self.cgroups.as_ref().map(CgroupTree::directory)
     }
@@ -221,8 +226,8 @@ impl AccessControl {
     }
 
     /// Checks the program `peer`. `connected_ancestor` is the process that connected to the
-    /// service: the program itself or an ancestor. The policy applies to this process, and the
-    /// check of the cgroup applies to `peer`. A server's child that has given up root's rights
+    /// service: the program itself or an ancestor. The policy applies to `connected_ancestor`, and
+    /// the check of the cgroup applies to `peer`. A server's child that has given up root's rights
     /// therefore stays admitted.
     pub fn judge(&self, connected_ancestor: &Peer, peer: &Peer) -> Result<(), Denial> {
         self.policy.admits(connected_ancestor)?;
@@ -230,8 +235,8 @@ impl AccessControl {
     }
 
     /// Returns the network namespace in which the children of `peer` must be: the namespace of
-    /// `peer`, which has just connected to the service. Returns `None` if the service cannot
-    /// examine the process.
+    /// `peer` itself. The process `peer` has just connected to the service. Returns `None` if the
+    /// service cannot examine the process.
     pub fn view_of(&self, peer: &Peer) -> Option<NetView> {
         if let Some((own, view)) = self.own
             && own == peer.namespace
@@ -241,10 +246,11 @@ impl AccessControl {
         NetView::of_process(peer.pid_number()).ok()
     }
 
-    /// Checks a child that uses a socket which its parent obtained. `view` is the namespace of the
-    /// parent when the parent connected to the service. A child that has moved to another namespace
-    /// is refused, unless the policy admits all namespaces. A child in another PID namespace is not
-    /// checked for a move, because the service cannot see the child's process.
+    /// Checks a forked child `peer`, which has its connection to the service from its parent.
+    /// `view` is the network namespace of `connected_ancestor` when that process connected to the
+    /// service. If the policy does not admit all namespaces, a child that has moved to another
+    /// namespace is refused. A child outside of the service's PID namespace is not checked for a
+    /// move, because the service cannot see the child's process.
     pub fn judge_child(
         &self,
         connected_ancestor: &Peer,
@@ -259,8 +265,9 @@ impl AccessControl {
     }
 
     /// Returns true if the program `peer` and its `connected_ancestor` are in the service's own
-    /// network namespace. Returns false for [`everybody`](Self::everybody). A program in another
-    /// admitted namespace has another loopback interface.
+    /// network namespace. Returns false for [`everybody`](Self::everybody), and if the service
+    /// cannot examine `peer`. A program in another admitted namespace has another loopback
+    /// interface.
     pub fn is_within_host(&self, connected_ancestor: &Peer, peer: &Peer) -> bool {
         let Some((own, view)) = self.own else {
             return false;
@@ -272,9 +279,9 @@ impl AccessControl {
     }
 
     /// Returns an error if BPF programs act on the program's cgroup, except for BPF programs that
-    /// the operator's rules replace. Also returns an error if the cgroup cannot be examined. A
-    /// process of another PID namespace passes, because neither the process nor its cgroup is
-    /// visible in this PID namespace.
+    /// Tidelane's own rules replace. Also returns an error if the cgroup cannot be examined. A
+    /// process outside of the service's PID namespace passes, because the service can see neither
+    /// the process nor its cgroup.
     fn judge_cgroup(&self, peer: &Peer) -> Result<(), Denial> {
         let (Some(tree), Some(_)) = (&self.cgroups, peer.pid) else {
             return Ok(());

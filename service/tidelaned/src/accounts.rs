@@ -15,8 +15,8 @@ mod messages;
 pub use limits::{LimitsConfig, LimitsError, UserLimits};
 use messages::Bucket;
 
-/// Maximum number of connections to the registration socket: twice [`PROGRAMS_MAX`], so that
-/// connections which have not registered leave room for programs.
+/// Maximum number of connections to the registration socket, over which programs register: twice
+/// [`PROGRAMS_MAX`], so that connections without a registered program leave room for programs.
 const REGISTRATIONS_MAX: u64 = 8192;
 /// Maximum number of programs of all users. Each program takes gigabytes of the service's address
 /// space.
@@ -106,7 +106,8 @@ impl Accounts {
         self.users.values().map(Arc::as_ref)
     }
 
-    /// Returns the limit of the user with this uid, or `u64::MAX` for an unknown user.
+    /// Returns the limit of the user with this uid. Returns `u64::MAX` (no limit) for an unknown
+    /// user.
     pub fn limit(&self, uid: u32, resource: Resource) -> u64 {
         let user = self.users.get(&UserId(uid));
         user.map_or(u64::MAX, |user| user.limit(resource))
@@ -131,8 +132,8 @@ impl Accounts {
         bucket.pay(now, rate, cost);
     }
 
-    /// Removes the users without resources if at least [`USERS_KEPT`] users are known. A user
-    /// namespace can have very many users.
+    /// If at least [`USERS_KEPT`] users are known, removes the users without resources. Without the
+    /// removal, the map could grow very large, because a user namespace can have very many users.
     fn forget_idle(&mut self) {
         if self.users.len() >= USERS_KEPT {
             self.users.retain(|_, user| Arc::strong_count(user) > 1);

@@ -1,6 +1,7 @@
 //! The admin socket of the Tidelane service: a client, such as the command `tidelane ss`, sends one
-//! line of JSON as request, and gets one line of JSON as answer. Bytes of a capture file follow the
-//! answer to a request for captured frames. The control thread serves the socket.
+//! line of JSON as a request, and gets one line of JSON as the answer. After the answer to a
+//! request about a capture, bytes of the capture file may follow. The control thread serves the
+//! socket.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -91,7 +92,8 @@ pub fn serve<P: NicPort>(
 ///
 /// # Errors
 ///
-/// `TimedOut` if the line is not complete after `limit`, even if the client sends byte by byte.
+/// `TimedOut` or `WouldBlock` if the line is not complete after `limit`, even if the client sends
+/// byte by byte.
 fn read_request(mut stream: &UnixStream, limit: Duration) -> io::Result<Vec<u8>> {
     let end = Instant::now() + limit;
     let mut line = vec![0; REQUEST_LEN_MAX];
@@ -256,11 +258,13 @@ fn accelerated(report: &SocketReport) -> Value {
     })
 }
 
-/// Returns the program's sockets that are not accelerated and that still exist in the kernel.
+/// Returns the program's sockets that are not accelerated (sockets that the kernel's stack serves)
+/// and that still exist.
 ///
-/// The program reports each of these sockets, with the socket's inode and the reason. A connection
-/// that a kernel listener has accepted has no report. The list shows this connection with the
-/// reason of its listener. `listed` contains the inodes that have a report or are already listed.
+/// The program reports its sockets that are not accelerated, each with its inode and the reason. If
+/// a listener is not accelerated, the program does not report the listener's connections. The list
+/// shows these connections with the reason of their listener. `listed` contains the inodes that
+/// have a report or are already listed.
 fn kernel_sockets<R: FnMut(u32) -> String>(
     session: &Session,
     tables: &mut SocketTables<R>,
@@ -360,7 +364,7 @@ mod tests {
         let refused = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
-                // Each byte arrives long before a limit for one read would end.
+                // Each byte arrives within the time limit that a single read would have.
                 while !refused.load(Ordering::Relaxed) {
                     theirs.write_all(b"x").unwrap();
                     thread::sleep(Duration::from_millis(5));

@@ -13,7 +13,8 @@ const REGISTER_TIME_MAX: Duration = Duration::from_secs(5);
 pub struct Agenda {
     /// Paused sessions, with the time at which each pause ends.
     paused: BTreeSet<(Instant, u64)>,
-    /// Sessions that have not registered, with the time by which each must register.
+    /// New sessions, with the time by which each must register. An entry stays until this time,
+    /// even if the session has registered.
     unregistered: VecDeque<(Instant, u64)>,
 }
 

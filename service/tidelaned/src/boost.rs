@@ -1,8 +1,8 @@
 //! The precedence of a starved core (a polling thread). A core in the idle scheduling class may
-//! wait for a long time behind programs that do not sleep. The core's watchdog then moves the core
-//! to the real-time class for a while. The normal class would not suffice: the kernel compares the
-//! scheduling groups of two threads first (cgroups, and the groups of sessions, `sched_autogroup`),
-//! and the niceness counts only within a group.
+//! wait for a long time behind programs that do not sleep. The core's watchdog (a thread that
+//! observes the core) then moves the core to the real-time class for a while. The normal class
+//! would not suffice: the kernel first compares the scheduling groups of two threads (cgroups, or
+//! the groups that `sched_autogroup` makes), and the niceness counts only within a group.
 //!
 //! A core with much work could keep its CPU in the real-time class. A core that uses more than half
 //! of its CPU therefore shares the CPU with the programs for the next period, in the normal class.
@@ -13,9 +13,10 @@ use tidelane_time::{Duration, Instant};
 
 use crate::sys::Class;
 
-/// Length of one period of precedence.
+/// Length of a period of precedence in the real-time class, and of the period in the normal class
+/// that may follow.
 pub const PERIOD: Duration = Duration::from_millis(100);
-/// CPU time in one period of precedence above which the core shares the CPU in the next period.
+/// CPU time in a period of precedence. If the core uses more, it shares its CPU in the next period.
 const SHARE: Duration = Duration(PERIOD.0 / 2);
 /// Smallest mean length of a starved core's waits for its CPU. The waits of a core behind a program
 /// that sleeps often, such as a busy server, are shorter.
@@ -28,7 +29,7 @@ pub struct Boost {
     period: Option<Period>,
 }
 
-/// A period in the real-time class, or in the normal class after it.
+/// A period in the real-time class, or the following period in the normal class.
 #[derive(Debug)]
 struct Period {
     end: Instant,
@@ -79,9 +80,10 @@ pub struct CpuWaits {
 }
 
 impl CpuWaits {
-    /// Returns true if a thread with these waits, which had the waits `before` at an earlier check,
-    /// is starved: its mean wait since then was long, and the waits took more than a quarter of
-    /// `interval`, the time between the two checks.
+    /// Returns true if the thread was starved between two checks. `before` has the waits at the
+    /// first check, `self` has the waits at the second check, and `interval` is the time between
+    /// the checks. A thread was starved if its mean wait was at least [`LONG_WAIT`], and if its
+    /// waits took more than a quarter of `interval`.
     pub fn show_starvation(self, before: Self, interval: Duration) -> bool {
         let time = self.time.0.saturating_sub(before.time.0);
         let count = self.count.saturating_sub(before.count).max(1);
@@ -124,7 +126,8 @@ mod tests {
             assert!(boost.is_in_period());
             now += PERIOD;
             used += PERIOD;
-            // The kernel bounds the CPU time in the normal class, so its amount does not matter.
+            // The kernel limits the CPU time of a thread in the normal class, so the CPU time that
+            // the core has used in this period does not matter.
             assert_eq!(boost.next_class(now, || used), Some(Class::Idle));
             assert!(!boost.is_in_period());
         }
@@ -143,11 +146,11 @@ mod tests {
         };
         assert!(after(ms(3), 1).show_starvation(before, interval));
         assert!(after(ms(3), 3).show_starvation(before, interval));
-        // A busy server that sleeps after each request.
+        // The waits behind a busy server that sleeps after each request.
         assert!(!after(ms(3), 60).show_starvation(before, interval));
         assert!(!after(ms(1), 1).show_starvation(before, interval));
         assert!(!before.show_starvation(before, interval));
-        // A wait that is counted late spans several intervals.
+        // A wait of several intervals, which counts only when it has ended.
         assert!(after(ms(30), 1).show_starvation(before, interval));
     }
 }

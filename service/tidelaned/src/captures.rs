@@ -41,14 +41,15 @@ enum Request {
         protocol: Option<u8>,
         /// Source or destination address that a packet must have.
         address: Option<std::net::IpAddr>,
-        /// Source or destination port (TCP or UDP) that a packet must have.
+        /// Source or destination port that a packet (TCP or UDP) must have. For an ICMP error, the
+        /// port of the packet that the error quotes.
         port: Option<u16>,
         /// Largest number of bytes to copy of each frame. `None` copies the whole frame.
         snap_len: Option<u32>,
     },
-    /// Take the copied frames.
+    /// Take the copied frames of the capture `number`.
     Take { number: u64 },
-    /// End a capture.
+    /// End the capture `number`.
     Close { number: u64 },
 }
 
@@ -58,14 +59,14 @@ struct OpenCapture {
     /// Number by which the operator's command identifies the capture.
     number: u64,
     point: CapturePoint,
-    /// Time at which the operator's command last took frames.
+    /// Time of the most recent `Take` of this capture, or of its `Open` before the first `Take`.
     taken: Instant,
 }
 
 /// The open captures of a service.
 #[derive(Debug, Default)]
 pub struct Captures {
-    /// Number of the capture that was opened last. Each capture has a new number.
+    /// Number of the newest capture. Each capture has a new number.
     last: u64,
     open: Vec<OpenCapture>,
 }

@@ -1,14 +1,14 @@
 //! Claims: the 3-tuples (address, protocol, port) whose packets go to the Tidelane service, their
-//! owners, and the reservations of their ports in the kernel.
+//! owners, and the reservations of their ports in the kernel (see `docs/design/claims.md`).
 //!
 //! The demux, an XDP program, enforces the claims. The owner of a claim is a listener, a session (a
 //! registered program) that connects from a port which it has bound, the pool of ports for other
 //! outgoing connections, or a mux port (a program with a TCP/IP stack of its own). The scope of a
-//! claim selects the packets of the 3-tuple that the service gets: all packets, or only packets for
-//! which the kernel has no connection or no socket. A claim that its owner has released lives on
-//! while its port has connections. While a claim lives, a bound kernel socket of the service
-//! reserves the port: see `docs/design/claims.md`. A claim of a wildcard address is one claim in
-//! the demux per address of the interface.
+//! claim says which packets of the 3-tuple the kernel keeps: none, the packets of the kernel's
+//! connections, or these packets and the SYNs for the kernel's listeners. The service gets all
+//! other packets. A claim that its owner has released lives on while its port has connections.
+//! While a claim lives, a bound kernel socket of the service reserves the port. A claim of a
+//! wildcard address is one claim in the demux per address of the interface.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -34,8 +34,8 @@ const CHECK_DELAY_MAX: Duration = Duration::from_millis(500);
 /// second query. Each later delay is twice the delay before, up to [`QUERY_DELAY_MAX`].
 const QUERY_DELAY_MIN: Duration = Duration::from_millis(10);
 const QUERY_DELAY_MAX: Duration = Duration::from_secs(5);
-/// Interval between two checks of a pool port, as long as TIME-WAIT (2 MSL). A port that the pool
-/// need not keep ([`POOL_PORTS_MIN`]) returns to the kernel if the port has no connections.
+/// Interval between two checks of a pool port: the length of TIME-WAIT (2 MSL). A port that the
+/// pool need not keep ([`POOL_PORTS_MIN`]) returns to the kernel if the port has no connections.
 const POOL_CHECK_DELAY: Duration = Duration::from_secs(60);
 /// Least number of ports that the pool keeps.
 const POOL_PORTS_MIN: usize = 64;
@@ -47,8 +47,8 @@ pub enum Question {
     /// Does a connection of the service need the claim? If not, the claim ends
     /// ([`Claims::end_claim`]).
     IsNeeded,
-    /// Does the kernel have connections on the claim's port? If not, the claim covers the whole
-    /// port ([`Claims::widen`]).
+    /// Does the kernel have connections on the claim's port? If not, the claim is extended to all
+    /// packets ([`Claims::widen`]).
     HasKernelConnections,
 }
 
@@ -59,8 +59,8 @@ pub struct Candidate {
     pub question: Question,
     /// The claim.
     pub key: ClaimKey,
-    /// The ids, one per core (polling thread), of the program whose connections need the claim.
-    /// `None` stands for all programs.
+    /// The program whose connections need the claim: its id on each core (polling thread). `None`
+    /// if the connections of any program need the claim.
     pub program: Option<Vec<ProgramId>>,
 }
 
@@ -72,8 +72,8 @@ struct ClaimRecord {
     live_reservations: u32,
     /// Time by which the session must open connections from its live reservations.
     connect_until: Instant,
-    /// Time of the next check, and the delay from that check to the one after it. `None` while the
-    /// owner keeps the claim regardless of connections.
+    /// Time of the next check, and the delay from this check to the following check. `None` while
+    /// the owner keeps the claim regardless of connections.
     next_check: Option<(Instant, Duration)>,
 }
 
@@ -197,7 +197,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Schedules the first check of a claim.
+    /// Schedules the first check of a claim. For a session, also counts one more live reservation.
     fn schedule_first(&mut self, key: ClaimKey, now: Instant) {
         match key.0 {
             Owner::Pool => self.schedule(key, Some((now + POOL_CHECK_DELAY, POOL_CHECK_DELAY))),
@@ -219,8 +219,8 @@ impl Claims {
         }
     }
 
-    /// Schedules a query for the kernel's connections on a claim's port, unless the claim covers
-    /// the whole port already.
+    /// If the claim's scope is [`Scope::BesideConnections`], schedules a query for the kernel's
+    /// connections on the port. Otherwise, the claim has no further check.
     fn schedule_kernel_query(&mut self, key: ClaimKey, now: Instant) {
         let scope = self.records.get(&key).map(|record| record.scope);
         let asks = scope == Some(Scope::BesideConnections);
@@ -292,8 +292,8 @@ impl Claims {
     }
 
     /// Ends the owner's use of a claim. The claim stays while its port has connections. Meanwhile,
-    /// a packet for which the kernel has a socket goes to the kernel, and other sockets with
-    /// SO_REUSEADDR may bind the port if the claim's terms allow sharing.
+    /// a packet for which the kernel has a socket goes to the kernel. If the claim's terms allow
+    /// sharing, other sockets with SO_REUSEADDR may bind the port.
     pub fn release(&mut self, key: ClaimKey, now: Instant) -> Result<(), SteeringError> {
         let Some(record) = self.records.get_mut(&key) else {
             return Ok(());
@@ -321,7 +321,7 @@ impl Claims {
     }
 
     /// Records that a connection from a reserved port has ended. Schedules a check, unless the
-    /// session still has time to open another connection from the port.
+    /// session has another live reservation and still has time to connect from the port.
     pub fn connection_ended(&mut self, key: ClaimKey, now: Instant) {
         let Some(record) = self.records.get_mut(&key) else {
             return;
@@ -339,8 +339,8 @@ impl Claims {
     }
 
     /// Returns up to `max` claims that are due for a check. To leave a claim as it is, the caller
-    /// calls [`schedule_next_check`](Self::schedule_next_check). To change it, the caller calls the
-    /// method that the documentation of its [`Question`] names.
+    /// calls [`schedule_next_check`](Self::schedule_next_check). To change the claim, the caller
+    /// calls the method that the documentation of the claim's [`Question`] names.
     pub fn due(&mut self, now: Instant, max: usize) -> Vec<Candidate> {
         let due = self.checks.iter().take_while(|(at, _)| *at <= now);
         let candidate = |(_, key): &(Instant, ClaimKey)| {
@@ -424,8 +424,8 @@ impl Claims {
         }
     }
 
-    /// Lets other sockets with SO_REUSEADDR bind the reserved port if `shared` is true and the
-    /// claim's terms allow sharing. Otherwise keeps other sockets from the port.
+    /// If `shared` is true and the claim's terms allow sharing, lets other sockets with
+    /// SO_REUSEADDR bind the reserved port. Otherwise, keeps other sockets from the port.
     fn set_shared(&self, key: ClaimKey, shared: bool) {
         let Some(record) = self.records.get(&key) else {
             return;
@@ -457,8 +457,8 @@ impl Claims {
         self.change_claimants(key, |claimants| claimants.remove(key.0, scope))
     }
 
-    /// Changes the owners of the demux's claims of `key` and updates the demux. An error of one
-    /// claim does not keep the function from changing the others.
+    /// Changes the numbers of owners of the demux's claims for `key`, and updates the demux. After
+    /// an error of one claim, still changes the other claims.
     fn change_claimants(
         &mut self,
         key: ClaimKey,
@@ -483,8 +483,8 @@ impl Claims {
     }
 
     /// Returns the demux's claims for claim `key`: one for each address of the interface that the
-    /// claim's address covers, and one for all multicast and broadcast addresses if the claim
-    /// covers them. A claim of 127.0.0.1 has none in the demux.
+    /// claim's address covers. If the claim covers the multicast and broadcast addresses, one more
+    /// claim stands for them. A claim of 127.0.0.1 has no claim in the demux.
     fn claims_of(&self, (owner, endpoint): ClaimKey) -> Vec<Claim> {
         let claim = |addr: &IpAddress| Claim {
             addr: addr.0,

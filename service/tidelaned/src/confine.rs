@@ -4,14 +4,14 @@
 //! An intruder in the service must therefore gain as little as possible. The service first opens
 //! everything that needs privilege. Before the first thread starts, it permanently gives up
 //!
-//! * every capability that is not in [`capabilities::CAPABILITIES`], in all five sets. Some kernels
-//!   and systems need one or two more capabilities, which then stay;
+//! * every capability that is not in [`capabilities::CAPABILITIES`], in all five capability sets of
+//!   Linux. On some systems, the service needs one or two more capabilities, which then stay;
 //! * the ways to gain a capability again, which `no_new_privs` and the locked secure bits block;
-//! * access to files, except to the files that [`landlock`] names, if the kernel has Landlock;
-//! * every system call that is not in [`calls::CALLS`]: any other call ends the service, with a
-//!   line in the log that has the call's number ([`filter`]);
-//! * inspection by other processes: the process is not dumpable and leaves no core file, unless the
-//!   operator has configured core files.
+//! * if the kernel has Landlock: access to all files that [`landlock`] does not name;
+//! * every system call that is not in [`calls::CALLS`]: the call ends the service, with a line in
+//!   the log that has the call's number ([`filter`]);
+//! * if the operator has not requested core files: the dumpable attribute. Processes without
+//!   CAP_SYS_PTRACE can then not inspect the service, and a crash leaves no core file.
 //!
 //! Threads inherit the confinement. The service therefore confines itself once, while it has one
 //! thread.
@@ -37,9 +37,9 @@ mod sys;
 /// could not give up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confinement {
-    /// The remaining capabilities.
+    /// Names of the remaining capabilities.
     pub capabilities: Vec<&'static str>,
-    /// True if the bounding set is empty, so that no program that this process starts can gain
+    /// True if the bounding set is empty. A program that this process starts can then gain no
     /// capabilities.
     pub bounded: bool,
     /// Version of the kernel's Landlock ABI; `None` if the kernel has no Landlock.
@@ -119,8 +119,8 @@ pub fn enter_restorer() -> Result<(), ConfineError> {
 
 /// Makes the crate rustix read the auxiliary vector now.
 ///
-/// The crate reads the vector at first use. Before Linux 6.4, without PR_GET_AUXV, the crate opens
-/// `/proc/self/auxv` by `open`, a call that the filter denies.
+/// The crate reads the vector at first use. Kernels before Linux 6.4 have no PR_GET_AUXV. On these
+/// kernels, the crate opens `/proc/self/auxv` by `open`, a call that the filter denies.
 fn read_auxiliary_vector() {
     let _ = rustix::param::page_size();
 }

@@ -1,6 +1,6 @@
 //! The congestion control algorithms that a program of the Tidelane service may choose. The
-//! kernel's rule applies: `net.ipv4.tcp_allowed_congestion_control` lists the algorithms for every
-//! program, and CAP_NET_ADMIN allows all algorithms.
+//! kernel's rule applies: `net.ipv4.tcp_allowed_congestion_control` lists the algorithms that every
+//! program may choose. A program with CAP_NET_ADMIN may choose any algorithm.
 
 use std::{fs, path::Path};
 
@@ -9,7 +9,7 @@ use tidelane_host::AllowedCongestion;
 
 use crate::{peer::Peer, sysctl::Sysctl};
 
-/// File of the setting that lists the algorithms for every program.
+/// File of the setting that lists the algorithms that every program may choose.
 const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
 /// The setting `tcp_allowed_congestion_control` of a network namespace.
@@ -22,8 +22,8 @@ impl Congestion {
         Self(Sysctl::open(ALLOWED))
     }
 
-    /// Returns the algorithms that a process may choose, or the kernel's default list if the
-    /// setting cannot be read.
+    /// Returns the algorithms that the process `peer` may choose. If the setting cannot be read,
+    /// the kernel's default list takes its place.
     pub fn allowed_to(&self, peer: &Peer) -> AllowedCongestion {
         if is_network_administrator(peer) {
             return AllowedCongestion::ALL;
@@ -33,9 +33,9 @@ impl Congestion {
     }
 }
 
-/// Returns true if the process has CAP_NET_ADMIN in the service's user namespace. A process has all
-/// capabilities in a user namespace that it has created itself. The process therefore counts only
-/// if its `uid_map` equals the service's `uid_map`.
+/// Returns true if the process has CAP_NET_ADMIN in the service's user namespace. A process may
+/// have the capability only in a user namespace that it has created itself. The function therefore
+/// also requires that the process's `uid_map` equals the service's `uid_map`.
 fn is_network_administrator(peer: &Peer) -> bool {
     // If the process has ended, its id may already belong to another process.
     if !peer.is_alive() {

@@ -58,7 +58,7 @@ mod requests;
 mod sessions;
 
 /// Epoll tokens of the descriptors that exist once. NOTIFY is for requests of the cores, FIREWALL
-/// for the timer of firewall checks, and CHECKED for descriptors of programs that were checked.
+/// for the timer of firewall checks, and CHECKED for completed checks of programs' descriptors.
 const REGISTRATION: u64 = 0;
 const ADMIN: u64 = 1;
 const KERNEL_TABLES: u64 = 2;
@@ -75,7 +75,7 @@ const ACCEPTS_PER_TURN: usize = 64;
 /// Interval at which the kernel's settings (sysctls and offloads) are read.
 const SETTINGS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The control thread's state.
+/// The control thread's state. [`Parts`] explains most of the fields without a comment.
 pub struct Control<P: NicPort> {
     shared: ServiceState<P>,
     page: Arc<ServicePageMap>,
@@ -120,8 +120,8 @@ pub struct Parts<P: NicPort> {
     pub confinement: Confinement,
     /// Features that the kernel or the driver lacks, each with its effect.
     pub missing_features: Vec<String>,
-    /// The page of memory that the service shares with all programs, and its descriptor for
-    /// programs.
+    /// The page of memory that the service shares with all programs, and the page's descriptor for
+    /// the programs.
     pub page: (Arc<ServicePageMap>, OwnedFd),
     /// The kernel's network state.
     pub kernel_tables: KernelTables,
@@ -146,7 +146,7 @@ pub struct Parts<P: NicPort> {
     pub loopback: bool,
     /// The operator's rules for connections.
     pub rules: RuleSet,
-    /// Watches for firewall rules of the host, which connections of the service bypass.
+    /// Watches for the host's rules and BPF programs that packets of the service bypass.
     pub guard: Guard,
     /// The configuration file.
     pub config: PathBuf,
@@ -262,7 +262,8 @@ impl<P: NicPort> Control<P> {
         }
     }
 
-    /// Resumes paused sessions that are due, and ends sessions that have not registered in time.
+    /// Resumes each paused session whose pause is over. Ends each session that has not registered
+    /// by its deadline, unless `may_stay` allows it to stay.
     fn follow_agenda(&mut self) {
         let now = now();
         while let Some(number) = self.agenda.next_resumed(now) {
@@ -347,8 +348,8 @@ impl<P: NicPort> Control<P> {
         self.stopping = true;
     }
 
-    /// Switches off harmful offloads that an operator has switched on. Ends the service if an
-    /// offload stays on.
+    /// Switches off harmful offloads that an operator has switched on. Ends the service if a
+    /// harmful offload stays on.
     fn check_offloads(&mut self) {
         let offloads = self.offloads.clone();
         let mut offloads = offloads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -365,8 +366,8 @@ impl<P: NicPort> Control<P> {
         }
     }
 
-    /// Reads the kernel's settings at most once per interval. The kernel does not announce most
-    /// changes of these settings.
+    /// Reads the kernel's settings at most once per [`SETTINGS_INTERVAL`]. The kernel does not
+    /// announce most changes of these settings.
     fn check_settings(&mut self) {
         let now = now();
         if now < self.settings_due {

@@ -8,10 +8,10 @@
 //!
 //! The thread must not wait long behind a program, either. In the idle class, a program that
 //! computes without end would starve the thread. A watchdog therefore moves a starved thread to the
-//! real-time class for a period ([`crate::boost`]). If the thread uses more than half of this
-//! period, the thread shares its CPU in the normal class for the next period. In these periods, the
-//! thread does not spin. Without work, the thread sleeps until the NIC, a program's doorbell (an
-//! eventfd), or a timer wakes it.
+//! real-time class for a period ([`crate::boost`]). If the thread uses its CPU for more than half
+//! of this period, the thread moves to the normal class for the next period, and shares the CPU
+//! with the programs. In both kinds of period, the thread does not spin: if the thread has no work,
+//! it sleeps until the NIC, a program's doorbell (an eventfd), or a timer wakes it.
 //!
 //! The demux is the XDP program that redirects frames to the cores. A core's heartbeat is the time
 //! of a recent step, which the core writes and the demux reads.
@@ -42,13 +42,14 @@ use crate::{
     watchdog::{self, Pulse, StallClock, ThreadTime},
 };
 
-/// Interval at which the watchdog checks a core that is awake. The watchdog checks a sleeping core
-/// at 16 times this interval.
+/// Interval at which the watchdog checks a core that is awake. The interval for a sleeping core is
+/// 16 times as long.
 const WATCH_INTERVAL: StdDuration = StdDuration::from_millis(4);
 /// Largest number of successive checks without progress at which a core counts as starved. From the
 /// next check on, the core counts as stuck in a system call.
 const STALLS_STARVED: u32 = 2;
-/// Maximum number of wake-up events read at once. The core ignores the content of the events.
+/// Maximum number of wake-up events that one system call returns. The core ignores the content of
+/// the events.
 const EVENTS_MAX: usize = 64;
 /// Epoll flags of doorbells. Doorbells are edge-triggered because no thread reads their counters: a
 /// level-triggered doorbell would stay readable after its first ring.
@@ -62,7 +63,7 @@ fn used_cpu() -> Duration {
 
 /// State that the core shares with the control thread and the watchdog.
 struct CoreState {
-    /// True if calls may wait in the channel of `CoreHandle`.
+    /// True if calls (closures from other threads) may wait in the channel of [`CoreHandle`].
     calls_pending: AtomicBool,
     /// True if the core and its watchdog have to end.
     stop: AtomicBool,
@@ -78,7 +79,8 @@ struct CoreState {
     /// Number of steps and calls that the core has made. The watchdog regards an increase as
     /// progress.
     steps: AtomicU64,
-    /// Number of times that the watchdog moved the core to the real-time class.
+    /// Number of times that the watchdog moved the core to the real-time class, or to the normal
+    /// class because the kernel refused the real-time class.
     boosts: AtomicU32,
     /// True while the core has to share its CPU in the normal class.
     shares_cpu: AtomicBool,
@@ -87,8 +89,8 @@ struct CoreState {
 }
 
 impl CoreState {
-    /// Moves the core's thread `tid` to the real-time class (to the normal class if the kernel
-    /// refuses the real-time class), unless the core has to share its CPU.
+    /// If the core does not have to share its CPU, moves the core's thread `tid` to the real-time
+    /// class. If the kernel refuses this class, the thread gets the normal class.
     fn boost(&self, tid: i32) {
         let shares_cpu = self.shares_cpu.load(Ordering::Acquire);
         if !shares_cpu && sys::set_class(tid, Class::RealTime).is_ok() {
@@ -99,8 +101,10 @@ impl CoreState {
 
 /// The connection from the control thread to a core's thread, made by [`start`].
 pub struct CoreHandle<P: NicPort> {
+    /// The channel of the calls: closures that the core's thread runs on its host.
     calls: mpsc::Sender<Call<P>>,
     shared: Arc<CoreState>,
+    /// The epoll instance in which the core sleeps.
     epoll: Arc<OwnedFd>,
     /// The CPU to which the core is pinned, or `None`.
     cpu: Option<usize>,
@@ -236,10 +240,10 @@ pub fn start<P: NicPort>(
 /// Watches a core's progress until the core stops, and moves a starved core to the real-time class.
 /// The watchdog itself is in this class so that its checks are not late.
 ///
-/// A core that still makes no step may be stuck in a system call, because a program can cause the
-/// core's write to the program's doorbell to block (see [`tidelane_ring::Doorbell`]). The watchdog
-/// interrupts the call by a signal. If the core makes no step even then, it hangs, and the watchdog
-/// ends the service.
+/// If the core makes no step even after this move, the core may be stuck in a system call: a
+/// program can make the core's write to the program's doorbell block (see
+/// [`tidelane_ring::Doorbell`]). The watchdog then interrupts the call by a signal. If the core
+/// still makes no step, the core hangs, and the watchdog ends the service.
 fn watch(shared: &CoreState, epoll: &OwnedFd, guard: &Guard) {
     let mut last = u64::MAX;
     let mut stalls = 0;
@@ -287,8 +291,9 @@ fn watch(shared: &CoreState, epoll: &OwnedFd, guard: &Guard) {
     }
 }
 
-/// Returns true if the thread `tid` was starved in the `interval` since the last check. `before`
-/// holds the waits of the thread at the last check.
+/// Returns true if the thread `tid` was starved (waited long for its CPU) in the `interval` since
+/// the previous check. `before` has the thread's waits at the previous check, and gets the present
+/// waits.
 fn has_waited(tid: i32, before: &mut Option<CpuWaits>, interval: Duration) -> bool {
     let waits = ThreadTime::of(tid).ok().map(|time| time.waits);
     match (std::mem::replace(before, waits), waits) {
@@ -406,9 +411,10 @@ impl<P: NicPort> Core<P> {
         ran
     }
 
-    /// Begins a period after the watchdog's boost, and changes the class of this thread at the end
-    /// of a period (see [`Boost`]). Returns true if the thread is in a period afterwards: the
-    /// thread has precedence over programs, or shares its CPU after it had precedence.
+    /// If the watchdog has boosted this thread, begins a period (see [`Boost`]). If a period is
+    /// over, changes the class of this thread. Returns true if the thread is in a period
+    /// afterwards: the thread then has precedence over programs, or shares its CPU because it had
+    /// precedence before.
     fn update_class(&mut self, now: Instant) -> bool {
         let boosts = self.shared.boosts.load(Ordering::Relaxed);
         if boosts != self.boosts_seen {
@@ -424,7 +430,8 @@ impl<P: NicPort> Core<P> {
         self.boost.is_in_period()
     }
 
-    /// Announces the sleep to programs on the service page, checks for work once more, and waits.
+    /// Announces the sleep to programs on the service page, and checks for work once more. If there
+    /// is no work, sleeps until an event or a timer.
     fn sleep(&mut self, now: Instant) {
         let page = self.config.page.clone();
         let Some(line) = page.core(self.config.number) else {
@@ -441,6 +448,7 @@ impl<P: NicPort> Core<P> {
         sleep::cancel_sleep(&line.needs_wakeup);
     }
 
+    /// Waits for a wake-up event, or until the host's next timer is due.
     fn wait(&self, now: Instant) {
         let deadline = self.host.next_timeout();
         let wakes_at = deadline.map_or(u64::MAX, |at| at.0);

@@ -14,8 +14,9 @@ impl<P: PacketIo<Burst: Send> + Send + 'static> NicPort for P {}
 /// A closure that the core's thread runs on its host between two calls of `Host::step`.
 pub type Call<P> = Box<dyn FnOnce(&mut Host<P>, Instant) + Send>;
 
-/// The control thread's access to a core. [`CoreHandle`](crate::core::CoreHandle) implements it for
-/// a core with a thread of its own. A test may run the calls on a host that the test drives.
+/// The control thread's access to a core. [`CoreHandle`](crate::core::CoreHandle) implements this
+/// trait for a core with a thread of its own. A test may run the calls on a host that the test
+/// drives.
 pub trait CoreLink<P: NicPort>: Send + Sync {
     /// Runs `call` on the core, between two steps. Returns without waiting for the call.
     fn send(&self, call: Call<P>);

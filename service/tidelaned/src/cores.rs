@@ -50,8 +50,9 @@ impl<P: NicPort> Cores<P> {
     }
 
     /// Calls `make` for each core, and sends the returned closure to the core. The cores run the
-    /// closures at the same time. Waits for each core in turn, for up to 10 s. Returns the answers
-    /// in the order of the cores. Returns `None` if a core has stopped or does not answer in time.
+    /// closures at the same time. Then waits for up to 10 s for each core in turn. Returns the
+    /// answers in the order of the cores. Returns `None` if a core has stopped or does not answer
+    /// in time.
     pub fn call_each<R: Send + 'static, F>(
         &self,
         mut make: impl FnMut(usize) -> F,
@@ -134,7 +135,7 @@ impl<R: Send + 'static> Answer<R> {
     }
 }
 
-/// The bell of a core, by which another core wakes the core if it sleeps.
+/// The bell of a core. Another core rings the bell to wake this core from its sleep.
 pub struct CoreBell {
     /// The page on which the core announces its sleep.
     pub page: Arc<ServicePageMap>,

@@ -1,13 +1,13 @@
-//! Threads of the Tidelane service that check descriptors which programs sent.
+//! Threads of the Tidelane service that check the descriptors in messages of programs.
 //!
 //! A program chooses the descriptor, so the service's calls on the descriptor may block: `close`
 //! waits for the unsent data of a socket with SO_LINGER. `getsockname` and `bind` wait for the
 //! socket lock, whose holder may wait for a page of a user's file system (FUSE). Therefore neither
-//! a core (a polling thread that handles packets) nor the control thread makes these calls.
-//! Each user has a thread that checks and closes all descriptors of the user's programs, one
-//! message after another. The service reads a program's next message only after the check of the
-//! previous message. The number of sessions (connected programs) therefore bounds the number of
-//! waiting messages.
+//! a core (a polling thread that handles packets) nor the control thread makes these calls. Each
+//! user has a thread that checks and closes all descriptors of the user's programs, one message
+//! after another. The service reads a program's next message only after the check of the previous
+//! message. At most one message of each session (a connected program) therefore waits for its
+//! check.
 //!
 //! These threads also close the sockets of sessions, because unread messages may contain
 //! descriptors.
@@ -67,14 +67,15 @@ pub struct CheckedMessage {
     pub result: CheckResult,
 }
 
-/// The result of the check of a message's descriptors.
+/// The result of the check of a message's descriptors. Words in capitals name the kinds of messages
+/// that can have the result.
 #[derive(Debug)]
 pub enum CheckResult {
     /// The number of descriptors differs from the number that the message's kind requires.
     /// Tidelane's library never sends this message.
     WrongCount,
-    /// The descriptor is not of the kind that the message requires, or its socket does not entitle
-    /// the program to the port, or the port could not be reserved.
+    /// The check has failed: the descriptor is not of the kind that the message requires, its
+    /// socket does not entitle the program to the port, or the port could not be reserved.
     Unfit,
     /// CONTEXT, OPEN_PORT: the doorbell, an eventfd by which the service wakes the program.
     Doorbell(Doorbell),
@@ -84,7 +85,8 @@ pub enum CheckResult {
     Proof(Box<TupleProof>),
     /// SUSPEND_LISTENER: the cookie (SO_COOKIE) of a TCP socket that does not listen.
     ListensNoMore(u64),
-    /// CLAIM_TUPLE: another socket of the kernel also has the 3-tuple.
+    /// CLAIM_TUPLE: another socket of the kernel also has the 3-tuple, or the kernel did not answer
+    /// the query for other sockets.
     Shared,
 }
 
@@ -96,15 +98,15 @@ pub struct Entitled {
     pub socket: KernelSocket,
     /// The kernel's reservation of the socket's port.
     pub reservation: PortReservation,
-    /// The socket's Fast Open options. RESERVE has the default options.
+    /// The listener's Fast Open options. The default options for RESERVE.
     pub fast_open: ListenerFastOpen,
-    /// True if the listener also gets the service's connections from programs of this host. This
-    /// requires that the program has requested these connections, and that the kernel would deliver
-    /// all of them to this listener.
+    /// True if the listener also gets the service's connections from programs of this host. The
+    /// value is true only if the program has requested these connections, and if the kernel would
+    /// deliver all of them to this listener.
     pub within_host: bool,
 }
 
-/// A program's socket that is bound to a 3-tuple and has no other use.
+/// A program's socket that is bound to a 3-tuple (address, protocol, port) and has no other use.
 #[derive(Debug)]
 pub struct TupleProof {
     /// The socket's addresses, options and state.
@@ -112,7 +114,8 @@ pub struct TupleProof {
     /// The kernel's reservation of the socket's port. `None` for a UDP socket if an earlier
     /// reservation, or another socket without SO_REUSEADDR, has the port.
     pub reservation: Option<PortReservation>,
-    /// True if other TCP sockets with SO_REUSEADDR can be bound to the port, and connect from it.
+    /// True if other TCP sockets with SO_REUSEADDR can be bound to the port, and can then connect
+    /// from the port.
     pub shared: bool,
 }
 
@@ -124,7 +127,9 @@ enum Job {
 
 /// The threads that check and close descriptors, by user.
 pub struct DescriptorThreads {
+    /// The users' threads, by uid.
     users: HashMap<u32, User>,
+    /// The channel from the threads to the control thread.
     checked: (Sender<CheckedMessage>, Receiver<CheckedMessage>),
     /// An eventfd that is readable when a check is complete.
     bell: Arc<OwnedFd>,
@@ -160,8 +165,8 @@ pub fn descriptors_required(kind: u32) -> usize {
 }
 
 impl DescriptorThreads {
-    /// Returns a set without threads, for sockets of the calling thread's network namespace and
-    /// this interface. A user's first session starts the user's thread.
+    /// Returns a set without threads, for sockets of the calling thread's network namespace and the
+    /// interface `ifindex`. A user's first session starts the user's thread.
     pub fn new(ifindex: u32) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self {
@@ -177,7 +182,7 @@ impl DescriptorThreads {
     }
 
     /// Returns a set that never starts threads, for tests. Each check runs within
-    /// [`check`](Self::check), which therefore may block.
+    /// [`check`](Self::check), which therefore may block and does not ring the bell.
     pub fn immediate(ifindex: u32) -> io::Result<Self> {
         let threads = Self::new(ifindex)?;
         let entitlement = Entitlement::new(threads.namespace, ifindex, threads.asks)?;
@@ -187,7 +192,7 @@ impl DescriptorThreads {
         })
     }
 
-    /// Makes threads that start from now on pause while a core is awake on their CPU ([`pace`]).
+    /// Makes the threads that start later pause while a core is awake on their CPU ([`pace`]).
     pub fn set_pace(&mut self, is_beside_core: IsBesideCore) {
         self.pace = Some(is_beside_core);
     }
@@ -197,7 +202,7 @@ impl DescriptorThreads {
         self.bell.as_fd()
     }
 
-    /// Counts a session of `user`. The first session starts the user's thread.
+    /// Adds a session of `user` to the count. The first session starts the user's thread.
     pub fn join(&mut self, user: u32) -> io::Result<()> {
         if self.immediate.is_some() {
             return Ok(());
@@ -221,8 +226,8 @@ impl DescriptorThreads {
         Ok(())
     }
 
-    /// Ends a session of `user` and closes its socket. The user's thread ends after the user's last
-    /// session.
+    /// Removes a session of `user` from the count, and closes the session's socket. The user's
+    /// thread ends after the user's last session.
     pub fn leave(&mut self, user: u32, socket: OwnedFd) {
         let Some(known) = self.users.get_mut(&user) else {
             return;
@@ -365,9 +370,9 @@ fn covered(socket: &KernelSocket, addresses: &[IpAddress]) -> Vec<IpAddress> {
 
 /// Checks a socket that is to prove the right to its 3-tuple. The socket must be bound to its port,
 /// not connected, not listening, and the only socket that gets packets of the 3-tuple. The port is
-/// reserved before the checks. The reservation then keeps other UDP sockets from the port, and
-/// keeps other TCP sockets from listening on it. Some kernels still let TCP sockets with
-/// SO_REUSEADDR bind the port (see [`TupleProof::shared`]).
+/// reserved before the checks. The reservation of a UDP port keeps other UDP sockets from the port.
+/// The reservation of a TCP port keeps other TCP sockets from listening on the port, but some
+/// kernels still let TCP sockets with SO_REUSEADDR bind the port (see [`TupleProof::shared`]).
 fn check_bound(
     fd: &OwnedFd,
     entitlement: &mut Entitlement,

@@ -1,6 +1,6 @@
-//! The kernel's settings of Fast Open: policy and keys of the network namespace, and options of a
-//! program's listening socket. The service uses the kernel's keys, so a Fast Open cookie is valid
-//! in both stacks.
+//! The kernel's settings of Fast Open (RFC 7413): policy and keys of the network namespace, and
+//! options of a program's listening socket. The Tidelane service uses the kernel's keys, so a Fast
+//! Open cookie is valid both in the service's TCP and in the kernel's TCP.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -11,10 +11,10 @@ use crate::{sys, sysctl::Sysctl};
 
 /// File of the setting that enables Fast Open for clients and listeners.
 const POLICY: &str = "/proc/sys/net/ipv4/tcp_fastopen";
-/// File of the keys of the namespace's cookies.
+/// File of the keys from which the namespace's Fast Open cookies are made.
 const KEYS: &str = "/proc/sys/net/ipv4/tcp_fastopen_key";
 
-/// The settings of a network namespace.
+/// The Fast Open settings of a network namespace.
 #[derive(Debug)]
 pub struct FastOpen {
     policy: Sysctl,
@@ -30,9 +30,10 @@ impl FastOpen {
         }
     }
 
-    /// Returns the namespace's policy and keys. The policy is Linux's default if the setting cannot
-    /// be read. The keys are `None` if they cannot be read, and until the kernel makes them for its
-    /// first listener that needs keys.
+    /// Returns the namespace's policy and keys. If the policy cannot be read, returns Linux's
+    /// default policy. If the keys cannot be read, returns `None` for the keys. Also returns `None`
+    /// while the kernel shows a primary key of zeros: the kernel makes the keys for its first
+    /// listener that needs keys.
     pub fn read(&self) -> (FastOpenPolicy, Option<FastOpenKeys>) {
         let bits = self.policy.read(|text| text.parse().ok());
         let keys = self.keys.read(FastOpenKeys::from_text);

@@ -1,6 +1,6 @@
-//! The check of the host's firewall. The Tidelane service does not start if the host has rules that
-//! packets of the service would bypass, unless the operator has declared that Tidelane's own rules
-//! replace them.
+//! The check of the host's firewall. If the host has rules that packets of the Tidelane service
+//! would bypass, the service does not start. However, the service starts in [`Mode::Bypass`]: with
+//! this mode, the operator declares that Tidelane's own rules replace the host's rules.
 
 use std::{
     fmt::Write,
@@ -20,9 +20,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tidelane_steering::firewall::{Firewall, Hook, network_security_modules, with_known_names};
 
-/// Document that explains the choice to operators.
+/// Document that explains the two modes ([`Mode`]) to operators.
 const PAGE: &str = "docs/operating.md";
-/// Interval between two checks.
+/// Interval between two checks while the service runs.
 const LOOK_EVERY: Timespec = Timespec {
     tv_sec: 5,
     tv_nsec: 0,
@@ -53,9 +53,9 @@ pub struct FirewallConfig {
 pub struct Guard {
     firewall: Firewall,
     mode: Mode,
-    /// The hooks that the last successful check found.
+    /// The hooks that the most recent successful check found.
     hooks: Vec<Hook>,
-    /// True if the last check failed and the failure was logged.
+    /// True if the most recent check failed. Only the first failure after a success is logged.
     failed: bool,
     /// A timer descriptor, which is readable when the next check is due.
     recheck_timer: OwnedFd,

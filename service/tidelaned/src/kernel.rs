@@ -1,8 +1,9 @@
 //! Kernel features that the Tidelane service needs, and optional kernel features.
 //!
-//! `docs/kernels.md` has the whole list with versions. The service tests the needed features at its
-//! start, so that its error names a missing feature. The features of AF_XDP and of the demux (an
-//! XDP program) are not tested here, because the errors of AF_XDP and of the demux name them.
+//! `docs/kernels.md` lists all features, most of them with the Linux version that introduced the
+//! feature. At its start, the service tests the needed features in `NEEDS`, so that the service's
+//! error message names a missing feature. The features of AF_XDP and of the demux (an XDP program)
+//! are not tested here, because the errors of AF_XDP and of the demux name these features.
 
 use std::fmt;
 
@@ -25,7 +26,7 @@ struct Need {
     present: fn() -> bool,
 }
 
-/// The features, in the order of their versions.
+/// The needed features that [`check`] tests, from the oldest to the newest Linux version.
 const NEEDS: [Need; 3] = [
     Need {
         name: "F_SEAL_FUTURE_WRITE, which keeps programs from writing to the service's memory",
@@ -53,6 +54,7 @@ fn has_future_write_seal() -> bool {
 /// that introduced this feature has the older features, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lacking {
+    /// Release of the running kernel.
     release: String,
     name: &'static str,
     since: &'static str,
@@ -72,7 +74,7 @@ impl fmt::Display for Lacking {
     }
 }
 
-/// Tests the features that the service needs. Returns an error if one is missing.
+/// Tests the needed features in `NEEDS`. Returns an error if one of these features is missing.
 pub fn check() -> Result<(), Lacking> {
     lacking(&NEEDS, release()).map_or(Ok(()), Err)
 }
@@ -86,14 +88,14 @@ fn lacking(needs: &[Need], release: String) -> Option<Lacking> {
     })
 }
 
-/// Returns the kernel's release, as `uname -r`.
+/// Returns the running kernel's release, as `uname -r` prints it.
 fn release() -> String {
     let known = rustix::system::uname();
     known.release().to_string_lossy().into_owned()
 }
 
-/// Returns sentences about features that this kernel or the interface's driver lacks, each with the
-/// effect.
+/// Returns one text for each optional feature that this kernel or the interface's driver lacks. The
+/// text names the feature and the effect of the lack.
 pub fn missing_features(interface: &str, demux: &Demux, ports: &[XdpPort]) -> Vec<String> {
     let mut texts = Vec::new();
     if let Some(reason) = demux.native_error() {

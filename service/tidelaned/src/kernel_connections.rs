@@ -1,14 +1,16 @@
-//! Look-up of the kernel's connections on ports of the Tidelane service's listeners. The kernel
-//! still gets the segments of these connections although the service has claimed the port.
+//! Look-up of the TCP connections that the kernel has on ports of the Tidelane service's listeners.
+//! The service claims the port of a listener, so that the port's packets go to the service instead
+//! of the kernel. The segments of the kernel's own connections on this port still go to the kernel.
 
 use std::{collections::HashSet, io};
 
 use tidelane_steering::Lookup;
 use tidelane_wire::FlowKey;
 
-/// Queries the kernel for its TCP connections (sock_diag). A value of
-/// [`unknown`](Self::unknown) makes no queries.
+/// Queries the kernel for its TCP connections (sock_diag). A value that [`unknown`](Self::unknown)
+/// returned makes no queries.
 pub struct KernelConnections {
+    /// `None` if this value makes no queries.
     lookup: Option<Lookup>,
     /// Index of the served interface, over which the connections arrive.
     ifindex: u32,
@@ -30,7 +32,7 @@ impl KernelConnections {
         Ok(Self { lookup, ifindex })
     }
 
-    /// Returns the local ports of kernel connections. Returns `None` if the kernel cannot be
+    /// Returns the local ports of the kernel's connections. Returns `None` if the kernel cannot be
     /// queried.
     pub fn connected_ports(&mut self) -> Option<HashSet<u16>> {
         self.lookup.as_mut()?.connected_ports().ok()

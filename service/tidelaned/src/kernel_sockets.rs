@@ -1,9 +1,10 @@
-//! Sockets that are not accelerated although their programs use the Tidelane service. The list of
-//! `tidelane ss` shows these sockets. The addresses and states of the sockets come from
-//! `/proc/net/tcp` and `tcp6`.
+//! Sockets that are not accelerated (the kernel handles them) although their programs use the
+//! Tidelane service. The command `tidelane ss` lists these sockets. The addresses and states of the
+//! sockets come from the tables `/proc/net/tcp` and `/proc/net/tcp6`.
 //!
-//! The kernel walks through the sockets of all network namespaces for each table. Each table is
-//! therefore read once per listing, and only if a program has a socket in the table's namespace.
+//! For each read of a table, the kernel walks through the sockets of all network namespaces. A
+//! listing therefore reads each table at most once, and only if a program has a socket in the
+//! table's namespace.
 
 use std::{
     collections::HashMap,
@@ -13,9 +14,9 @@ use std::{
 
 use crate::netns::NetNs;
 
-/// Limit of the namespaces whose tables are read for one listing. Once the tables of more than this
-/// number of namespaces have been read, only the tables of the service's own namespace may still be
-/// read. Sockets of a namespace whose tables were not read are not shown.
+/// Number of namespaces whose tables one listing reads without restriction. Once the tables of more
+/// than this number of namespaces have been read, no further tables are read, except for the tables
+/// of the service's own namespace. Sockets of a namespace whose tables were not read are not shown.
 const NAMESPACES_MAX: usize = 16;
 
 /// Name of the state of a listener.
@@ -30,8 +31,8 @@ pub struct ProcNetSocket {
     pub local: String,
     /// Peer's address and port.
     pub peer: String,
-    /// Number of bytes received and not read. For a listener, the number of connections in the
-    /// accept queue.
+    /// Number of received bytes that the program has not read yet. For a listener, the number of
+    /// connections in the accept queue.
     pub recv_q: u32,
     /// Number of bytes that the program has sent and the peer has not acknowledged.
     pub send_q: u32,
@@ -43,8 +44,8 @@ impl ProcNetSocket {
         self.state == LISTEN
     }
 
-    /// Returns true if this listener may have accepted `connection`: the port is the same, and the
-    /// listener's address is the same or a wildcard.
+    /// Returns true if this listener may have accepted `connection`: the local ports are equal, and
+    /// the local addresses are equal or the listener's address is a wildcard.
     fn has(&self, connection: &Self) -> bool {
         let (Some((addr, port)), Some((at, of_port))) = (
             self.local.rsplit_once(':'),
@@ -66,13 +67,14 @@ type Table = HashMap<u64, ProcNetSocket>;
 pub struct SocketTables<R> {
     /// The service's network namespace.
     own: Option<NetNs>,
-    /// Reads the tables that a process sees.
+    /// Reads the tables that a process sees. The argument is the process id.
     read: R,
+    /// The tables that were read.
     tables: HashMap<NetNs, Table>,
 }
 
-/// Returns the text of the tables that process `pid` sees. For zero, returns the tables that the
-/// service sees.
+/// Returns the text of the tables that process `pid` sees. If `pid` is zero, returns the text of
+/// the tables that the service sees.
 ///
 /// Zero stands for a process of another PID namespace. The service's tables contain the sockets of
 /// this process only if the process is in the service's network namespace.
@@ -97,7 +99,9 @@ impl<R: FnMut(u32) -> String> SocketTables<R> {
         }
     }
 
-    /// Returns the socket with this inode in `namespace`, the namespace of process `pid`.
+    /// Returns the socket with this inode in `namespace`, which must be the namespace of process
+    /// `pid`. Returns `None` if the table of `namespace` lacks the socket, or if the table was not
+    /// read because of `NAMESPACES_MAX`.
     pub fn find(&mut self, namespace: NetNs, pid: u32, inode: u64) -> Option<&ProcNetSocket> {
         let known = self.tables.contains_key(&namespace);
         if !known && self.tables.len() > NAMESPACES_MAX && self.own != Some(namespace) {
@@ -113,8 +117,9 @@ impl<R: FnMut(u32) -> String> SocketTables<R> {
         table.get(&inode)
     }
 
-    /// Returns connections that a listener, [found](Self::find) in `namespace`, may have accepted,
-    /// with their inodes. The result lacks connections without a process, whose inode is 0.
+    /// Returns the connections that `listener` may have accepted, with their inodes. An earlier
+    /// call of [`find`](Self::find) has found `listener` in `namespace`. The result lacks
+    /// connections without a process, whose inode is 0.
     pub fn connections_of(
         &self,
         namespace: NetNs,
@@ -128,7 +133,8 @@ impl<R: FnMut(u32) -> String> SocketTables<R> {
     }
 }
 
-/// Parses a line of a table. Returns the socket with its inode; `None` for a heading.
+/// Parses a line of a table. Returns the socket with its inode. Returns `None` for a heading or a
+/// malformed line.
 fn parse_line(line: &str) -> Option<(u64, ProcNetSocket)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let (send_q, recv_q) = fields.get(4)?.split_once(':')?;
@@ -188,7 +194,7 @@ mod tests {
 
     use super::*;
 
-    /// The kernel's own tables, with a listener and a connection of this process.
+    /// Finds a listener and a connection of this process in the kernel's tables.
     #[test]
     fn sockets_are_found_by_their_inodes() {
         let own = NetNs::current().expect("a namespace");
@@ -214,7 +220,7 @@ mod tests {
             assert_eq!(connected.peer, end.to_string());
             let accepted = tables.connections_of(own, &listening);
             let peers: Vec<&str> = accepted.iter().map(|(_, s)| &s.peer[..]).collect();
-            assert!(peers.is_empty(), "no process has accepted one: {peers:?}");
+            assert!(peers.is_empty(), "found before `accept`: {peers:?}");
             let _accepted = listener.accept().expect("the client");
             tables.tables.clear();
             assert_eq!(tables.find(own, 0, 0), None);
@@ -224,7 +230,7 @@ mod tests {
         }
     }
 
-    /// A table is read once, however many programs there are.
+    /// The table of a namespace is read once, although many programs have sockets in the namespace.
     #[test]
     fn a_table_is_read_once_for_a_listing() {
         let own = NetNs::current().expect("a namespace");

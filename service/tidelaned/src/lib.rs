@@ -11,10 +11,11 @@
 //!   admin socket, netlink --> control -+--> cores --> CoreLink --> Host<P> on its thread (core)
 //! ```
 //!
-//! The control plane ([`control`], [`session`], [`claims`]) does not depend on AF_XDP or eBPF. It
-//! reaches the cores through the trait [`core_link::CoreLink`], and the demux (the XDP program that
-//! chooses the stack of a packet) through the trait [`tidelane_steering::Steering`]. The daemon
-//! supplies the implementations with AF_XDP and eBPF.
+//! The control plane ([`control`], [`session`], [`claims`]) does not depend on AF_XDP or eBPF. The
+//! control plane reaches the cores through the trait [`core_link::CoreLink`]. The demux is the XDP
+//! program that decides whether the service or the kernel gets a packet. The control plane reaches
+//! the demux through the trait [`tidelane_steering::Steering`]. The daemon supplies implementations
+//! of both traits that use AF_XDP and eBPF.
 
 pub mod access;
 pub mod accounts;

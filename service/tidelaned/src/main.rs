@@ -3,11 +3,11 @@
 //! service or the kernel gets a packet.
 //!
 //! Threads: each `tdl-core-N` drives a TCP/IP host over its queues of the interface ([`core`]). The
-//! main thread serves registrations, netlink and the admin socket ([`control`]). Each core and the
-//! main thread have a watchdog thread, which ends the service if the watched thread hangs. The
-//! watchdog of a core also moves the core to the real-time scheduling class for a while when
-//! programs on the same CPU starve the core. `tdl-descriptors` threads check descriptors of
-//! programs, and `tdl-memory` frees memory.
+//! main thread serves registrations, netlink and the admin socket ([`control`]). Each core has its
+//! own watchdog thread, and so has the main thread. A watchdog ends the service if the watched
+//! thread hangs. If programs on the CPU of a core starve the core, the core's watchdog also moves
+//! the core to the real-time scheduling class for a while. `tdl-descriptors` threads check
+//! descriptors of programs, and `tdl-memory` frees memory.
 
 use std::{
     fmt::Display,
@@ -58,8 +58,8 @@ use tidelaned::{
     watchdog::{self, Progress},
 };
 
-/// Link id of the first NIC queue of a core in the TCP engine. The local path, which joins programs
-/// of this host, has link id 0.
+/// Link id that a core's TCP engine uses for the core's first NIC queue. Link id 0 is the local
+/// path, which connects programs of this host to each other.
 const NIC_LINK: u16 = 1;
 
 fn main() -> ExitCode {
@@ -96,7 +96,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let sockets = run_dir.listen(access.policy().socket());
     let sockets = sockets.map_err(because("cannot open the run directory"))?;
     let queues = count_queues(config, &link)?;
-    // Dropped after the demux: some drivers restore these offloads only without an XDP program.
+    // Dropped after the demux: some drivers refuse these offloads while an XDP program is attached.
     let offloads = Arc::new(Mutex::new(Offloads::switch_off(&tables, &link, restorer)?));
     let (ports, demux, mode_warning) = open_queues(&link, queues, config.xdp.into())?;
     let missing_features = describe_packets(&link, &demux, &ports, mode_warning);
@@ -108,7 +108,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let descriptors = descriptors.map_err(because("cannot examine sockets"))?;
     let kernel = KernelConnections::open(link.ifindex);
     let kernel = kernel.map_err(because("cannot query the kernel for connections"))?;
-    // Serving needs no further privileges. Threads that start later inherit the confinement.
+    // Give up the rights that serving does not need. Later threads inherit the confinement.
     let confinement = confine(config, &run_dir, &access)?;
     let shares = Shares {
         page: page.clone(),
@@ -210,7 +210,7 @@ fn check_machine(config: &Config) -> Result<(), String> {
 }
 
 /// Checks that this process may run on the configured CPUs. A core cannot be pinned to a CPU that
-/// the process may not use, and would run on any CPU.
+/// the process may not use. Without this check, the core would run on any CPU.
 fn check_cpus(cpus: &[Option<usize>]) -> Result<(), String> {
     let allowed = sched_getaffinity(None).map_err(because("cannot read the CPUs"))?;
     let is_there = |cpu: &usize| *cpu < CpuSet::MAX_CPU && allowed.is_set(*cpu);
@@ -243,7 +243,7 @@ fn confine(
 }
 
 /// Checks the host's firewall rules, which the service's connections would bypass. Returns the
-/// guard, which watches for new rules, and the access control for programs.
+/// guard (a watch for new rules) and the access control for programs.
 fn judge_host(
     config: &Config,
     link: &LinkRecord,
@@ -260,8 +260,8 @@ fn judge_host(
     Ok((guard, access))
 }
 
-/// Returns an error unless each core can have a queue of its own. A core without a queue could not
-/// send.
+/// Returns an error if there are fewer queues than cores. A core without a queue of its own could
+/// not send.
 fn check_queues(link: &LinkRecord, queues: usize, cores: usize) -> Result<(), String> {
     if cores <= queues {
         return Ok(());
@@ -277,14 +277,14 @@ fn check_queues(link: &LinkRecord, queues: usize, cores: usize) -> Result<(), St
     ))
 }
 
-/// Makes a nonblocking eventfd, shared because several threads ring it.
+/// Makes a nonblocking eventfd. The eventfd is in an `Arc`, because several threads write to it.
 fn eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     rustix::event::eventfd(0, flags).map(Arc::new)
 }
 
-/// Attaches the demux and opens an AF_XDP port on each queue. The last result is a message if the
-/// driver does not allow the requested XDP mode, so that the demux runs in another mode.
+/// Attaches the demux and opens an AF_XDP port on each queue. The third result is a message for the
+/// operator if the driver requires generic XDP, although `request` allows native XDP.
 fn open_queues(
     link: &LinkRecord,
     queues: u32,
@@ -308,8 +308,8 @@ fn open_queues(
     let mut demux = demux.map_err(|error| error.to_string())?;
     if demux.mode() == AttachMode::Generic {
         // A driver with zero-copy delivers frames to a native program only. A generic program runs
-        // before the kernel completes checksums, and on a veth before the kernel segments long
-        // packets.
+        // before the kernel completes checksums. On a veth, a generic program also runs before the
+        // kernel splits long packets into segments.
         xdp.prefer_zero_copy = false;
         xdp.rx_checksum_may_be_partial = true;
         xdp.long_packets = link.kind == LinkKind::Veth;
@@ -330,8 +330,8 @@ fn open_queues(
 }
 
 /// Returns the error text for a veth that cannot be served in generic mode. The other end of a veth
-/// sends super-segments, which are longer than AF_XDP takes before Linux 6.6. Only a native XDP
-/// program makes the kernel segment the data at the other end.
+/// sends super-segments, which are too long for AF_XDP before Linux 6.6. The kernel splits the data
+/// into segments at the other end only if a native XDP program is attached.
 fn no_long_packets(link: &LinkRecord, demux: &Demux) -> String {
     let name = &link.name;
     match demux.native_error() {
@@ -340,9 +340,9 @@ fn no_long_packets(link: &LinkRecord, demux: &Demux) -> String {
              before Linux 6.6; use: tidelane up {name} --xdp native"
         ),
         Some(reason) => format!(
-            "{name} is a veth, which this kernel can serve in native mode alone (in generic mode \
-             from Linux 6.6), and that is refused: {reason} (its other end may have more queues, \
-             or a larger MTU than a page has room for)"
+            "{name} is a veth, which before Linux 6.6 can be served in native mode only, and the \
+             kernel refuses native mode: {reason} (the other end may have more queues, or a larger \
+             MTU than a page has room for)"
         ),
     }
 }
@@ -393,7 +393,7 @@ struct Shares {
     journal: JournalMemory,
 }
 
-/// Starts a core on each configured CPU. Queue `q` belongs to core `q mod cores`.
+/// Starts the configured cores. Queue `q` belongs to core `q` modulo the number of cores.
 fn start_cores(
     config: &Config,
     tables: &KernelTables,
@@ -470,8 +470,8 @@ fn make_host(
     Host::new(engine, secret, interface, ports).map_err(because("cannot map memory"))
 }
 
-/// Returns the DiffServ field and the TTL of connections whose program sets neither. The TTL is the
-/// kernel's default at the start of the service (RFC 1122 §3.2.1.7).
+/// Returns the DiffServ field and the TTL that a connection has until its program sets others. The
+/// TTL is the kernel's default at the start of the service (RFC 1122 §3.2.1.7).
 fn default_ip_options(interface: &str) -> IpOptions {
     let hops = |path: &str| {
         let text = std::fs::read_to_string(path).unwrap_or_default();

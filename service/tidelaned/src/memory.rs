@@ -1,6 +1,6 @@
-//! Section `[memory]` of the configuration file: thresholds for received data of all users. Once
-//! usage exceeds `pressure`, receive windows do not grow until usage falls below `low`. Usage never
-//! exceeds `high`.
+//! Section `[memory]` of the configuration file: thresholds for usage, the memory that the service
+//! has allocated for received data of all users. Once usage exceeds `pressure`, receive windows do
+//! not grow until usage falls below `low`. Usage never exceeds `high`.
 //!
 //! ```toml
 //! [memory]                 # in bytes; the defaults depend on the system's memory
@@ -45,7 +45,8 @@ impl fmt::Display for MemoryError {
 impl std::error::Error for MemoryError {}
 
 impl MemoryConfig {
-    /// Returns the thresholds on a system with `system` bytes of memory.
+    /// Returns the thresholds. `system` is the size of the system's memory in bytes, from which the
+    /// defaults are computed.
     pub fn resolve(self, system: u64) -> Result<MemoryLimits, MemoryError> {
         let default = MemoryLimits::of_system(system);
         let limits = MemoryLimits {
@@ -58,7 +59,7 @@ impl MemoryConfig {
     }
 }
 
-/// Returns the bytes of memory of the system.
+/// Returns the size of the system's memory in bytes.
 pub fn of_system() -> u64 {
     let system = rustix::system::sysinfo();
     system.totalram.saturating_mul(system.mem_unit.into())

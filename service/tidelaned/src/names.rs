@@ -1,8 +1,8 @@
 //! Names of users and groups in the configuration, and their numbers (uids and gids).
 //!
 //! Names are looked up in `/etc/passwd` and `/etc/group` only, because a service that has given up
-//! its privileges cannot query a directory over the network (LDAP). For a user in a network
-//! directory, the operator configures the uid.
+//! its privileges cannot query a network directory such as LDAP. For a user in a network directory,
+//! the operator configures the uid.
 
 use std::{collections::HashMap, fmt, fs, io};
 
@@ -81,8 +81,8 @@ impl Ids {
     }
 }
 
-/// The error for a name that is missing in `/etc/passwd` or `/etc/group`. The text contains the
-/// name.
+/// The error for a name that is missing in `/etc/passwd` or `/etc/group`. The field is the error
+/// text, which contains the name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownName(String);
 
@@ -108,7 +108,8 @@ impl Names {
         ))
     }
 
-    /// Parses both files. In both, a line begins with `name:password:number`.
+    /// Parses the texts of `/etc/passwd` and `/etc/group`. A line of either file begins with
+    /// `name:password:number`.
     pub fn parse(passwd: &str, group: &str) -> Self {
         Self {
             users: table(passwd),

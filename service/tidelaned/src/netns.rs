@@ -6,8 +6,9 @@ use rustix::fs::{Stat, fstat};
 
 use crate::sys;
 
-/// The identity of a network namespace: the device and inode of its file in nsfs. Two sockets are
-/// in one namespace if and only if their identities are equal while both sockets are open.
+/// The identity of a network namespace: the device and inode of the namespace's file in nsfs. While
+/// two sockets are open, they are in the same namespace if and only if the identities of their
+/// namespaces are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NetNs {
     /// Device number of nsfs.
@@ -43,10 +44,10 @@ impl NetNs {
     }
 }
 
-/// The current network namespace of a process, identified by the file `/proc/PID/net/tcp`, which
-/// differs between namespaces. Unlike `/proc/PID/ns/net`, the file needs no rights over the
-/// process. Two processes are in one namespace if and only if their views are equal while both
-/// exist.
+/// The identity of a process' current network namespace: the device and inode of the file
+/// `/proc/PID/net/tcp`, which differ between namespaces. Unlike a look-up of `/proc/PID/ns/net`, a
+/// look-up of this file needs no rights over the process. While two processes exist, they are in
+/// the same namespace if and only if their views are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetView {
     /// Device number of the identifying file.

@@ -1,5 +1,6 @@
 //! The kernel's network state around the interface that the Tidelane service serves, converted for
-//! the service's TCP/IP hosts (one on each core, a polling thread) and for programs.
+//! programs and for the service's TCP/IP hosts. Each core (a polling thread of the service) drives
+//! one host.
 
 use std::io;
 
@@ -13,13 +14,13 @@ use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::source_settings::SourceSettings;
 
-/// The loopback network of IPv4. An IPv4 prefix is a prefix of IPv4-mapped addresses
-/// (`::ffff:a.b.c.d`), so its length is 96 bits more.
+/// The loopback network of IPv4. An IPv4 prefix is represented as a prefix of IPv4-mapped addresses
+/// (`::ffff:a.b.c.d`), so its length is 96 bits more than in IPv4.
 const LOCALNET: (IpAddress, u8) = (IpAddress::from_v4([127, 0, 0, 0]), 96 + 8);
-/// Destinations that belong to no other host: unspecified, IPv4 loopback, multicast and broadcast
-/// addresses. A connect to these destinations stays with the kernel. 127.0.0.0/8 is an exception:
-/// if the host has this network, the route table for programs marks it for connections within the
-/// host.
+/// Destinations that belong to no other host: unspecified addresses, multicast addresses, the IPv4
+/// loopback network and the IPv4 broadcast address. A connect to these destinations stays with the
+/// kernel. 127.0.0.0/8 is an exception: if the kernel has a local route for this network, the route
+/// table for programs marks the network for connections within the host.
 const NEVER_CARRIED: [(IpAddress, u8); 6] = [
     (IpAddress::UNSPECIFIED_V4, 96 + 8),
     LOCALNET,
@@ -48,7 +49,7 @@ pub struct Network {
     kernel_tables: KernelTables,
     /// Index of the served interface.
     ifindex: u32,
-    /// The interface's name at the last check.
+    /// The interface's most recent name, even if the interface is gone.
     name: String,
     /// The interface's settings for checks of source addresses, such as `rp_filter`.
     settings: SourceSettings,
@@ -67,7 +68,7 @@ impl Network {
         }
     }
 
-    /// Returns the copy of the kernel's tables, to wait for its changes.
+    /// Returns the copy of the kernel's tables. The caller can wait for changes on its descriptor.
     pub fn kernel_tables(&self) -> &KernelTables {
         &self.kernel_tables
     }
@@ -92,7 +93,7 @@ impl Network {
         Ok(changes)
     }
 
-    /// Reopens the interface's settings after a change of its name.
+    /// If the interface has a new name, opens the interface's settings under this name.
     fn follow_name(&mut self) {
         let Some(link) = self.kernel_tables.link(self.ifindex) else {
             return;
@@ -143,7 +144,7 @@ impl Network {
         known.usable_mac().map(|mac| MacAddress(mac.0))
     }
 
-    /// Returns all neighbours whose link addresses the kernel has.
+    /// Returns all neighbours for which the kernel has a usable link address.
     pub fn neighbours(&self) -> Vec<(IpAddress, MacAddress)> {
         let all = self.kernel_tables.neighbors(self.ifindex);
         let usable = all.filter_map(|(addr, neighbour)| {
@@ -158,9 +159,10 @@ impl Network {
         self.kernel_tables.resolve(self.ifindex, &addr.0)
     }
 
-    /// Returns the routes over the interface to other hosts, except for routes of IPv6 link-local
-    /// addresses. `source_for` selects the source address of a route without a preferred source
-    /// address. The result lacks routes for which there is no source address.
+    /// Returns the routes over the interface to other hosts, except for routes to IPv6 link-local
+    /// addresses. If a route has no preferred source address, `source_for` selects the source
+    /// address by the route's prefix and prefix length. The result lacks routes for which there is
+    /// no source address.
     pub fn own_routes(
         &self,
         source_for: impl Fn(IpAddress, u8) -> Option<IpAddress>,
@@ -181,8 +183,8 @@ impl Network {
             .collect()
     }
 
-    /// Returns true if the route leads over the interface to other hosts, except for routes of IPv6
-    /// link-local addresses.
+    /// Returns true if the route leads over the interface to other hosts. Returns false for a route
+    /// to IPv6 link-local addresses.
     fn is_own_route(&self, prefix: [u8; 16], info: &RouteInfo) -> bool {
         let link_local = IpAddress(prefix).is_link_local_v6();
         info.kind == RouteKind::Unicast && info.ifindex == self.ifindex && !link_local
@@ -226,8 +228,8 @@ impl Network {
     }
 
     /// Returns the host's addresses that are not served, for connections between programs of this
-    /// host. A prefix of several addresses counts only if it is 127.0.0.0/8. IPv6 link-local
-    /// addresses do not count.
+    /// host. The result contains single addresses and 127.0.0.0/8, but no other network and no IPv6
+    /// link-local address.
     pub fn addresses_within(&self) -> AddressesWithin {
         let served = self.addresses();
         let mut within = AddressesWithin::default();
@@ -254,7 +256,8 @@ impl Network {
 
     /// Returns the route table of the service page, a page of memory that all programs map. A
     /// program looks up the destination of a connection in this table, to decide whether the kernel
-    /// or the service opens the connection.
+    /// or the service opens the connection. `addresses` are the served addresses, and `within` are
+    /// the host's other addresses.
     pub fn page_routes(
         &self,
         addresses: &[IpAddress],

@@ -1,10 +1,11 @@
 //! Offloads of the NIC or the kernel that change packets before the demux, the service's XDP
 //! program, sees them.
 //!
-//! The service switches these offloads off, and restores them when it ends. If the service is
-//! killed, another process restores them: [`Restorer`]. If an operator switches an offload on while
-//! the service runs, the service logs the change, switches the offload off, and switches it on
-//! again at its end. The service does not change an offload that is never on.
+//! The service switches these offloads off, and restores them when the service ends. If the service
+//! is killed, another process restores the offloads: [`Restorer`]. If an operator switches an
+//! offload on while the service runs, the service logs the change and switches the offload off. In
+//! this case, too, the offload is on again after the service. The service does not change an
+//! offload that is never on.
 
 use std::io;
 
@@ -58,11 +59,11 @@ const VLAN_SERVICE: Offload = Offload {
     harm: VLAN.harm,
 };
 
-/// Offloads of a served interface. The kernel's own GRO may stay on, because GRO comes after native
-/// XDP, and does not run with generic XDP.
+/// Offloads that must be off on a served interface. The kernel's own GRO may stay on, because GRO
+/// comes after native XDP, and does not run with generic XDP.
 const OF_SERVED: [Offload; 4] = [LRO, GRO_HW, VLAN, VLAN_SERVICE];
-/// Offloads of the NIC below a served VLAN device. The kernel's GRO must be off, because GRO joins
-/// the NIC's packets before the kernel removes their VLAN tags.
+/// Offloads that must be off on the NIC below a served VLAN device. The kernel's GRO must be off,
+/// too, because GRO joins the NIC's packets before the kernel removes their VLAN tags.
 const OF_CARRIER: [Offload; 3] = [LRO, GRO_HW, GRO];
 
 /// A feature of one interface that the service keeps off.
@@ -72,7 +73,7 @@ struct DisabledOffload {
     interface: usize,
     offload: Offload,
     number: FeatureNumber,
-    /// True if the service switched the feature off.
+    /// True if the service has switched the feature off, or has tried to do so.
     switched: bool,
 }
 
@@ -81,13 +82,15 @@ struct DisabledOffload {
 pub struct Offloads {
     /// The served interface, and the NIC below it if the served interface is a VLAN device.
     interfaces: Vec<Features>,
+    /// The harmful features that the kernel knows, including features that were never on.
     disabled: Vec<DisabledOffload>,
     restorer: Restorer,
 }
 
 impl Offloads {
-    /// Switches off harmful features of an interface that is about to be served, and of the NIC
-    /// below a VLAN device. The error is one line for the operator.
+    /// Switches off harmful features of an interface that is about to be served. If the interface
+    /// is a VLAN device, also switches off harmful features of the NIC below it. The error is one
+    /// line for the operator.
     pub fn switch_off(
         kernel_tables: &KernelTables,
         link: &LinkRecord,
@@ -134,7 +137,8 @@ impl Offloads {
     /// error names the first feature that stays on.
     pub fn check(&mut self) -> Result<Vec<String>, String> {
         let mut texts = Vec::new();
-        // A removed interface has no features.
+        // The states of a removed interface cannot be read. No feature of this interface counts as
+        // on.
         let states = self.interfaces.iter().map(Features::states);
         let states: Vec<_> = states.map(Result::unwrap_or_default).collect();
         for disabled in &mut self.disabled {
@@ -188,8 +192,8 @@ impl DisabledOffload {
 }
 
 impl Drop for Offloads {
-    /// Switches the features on again. The caller has detached the XDP program, because some
-    /// drivers refuse a feature while an XDP program is attached.
+    /// Switches on again the features that the service switched off. The caller must have detached
+    /// the XDP program, because some drivers refuse a feature while an XDP program is attached.
     fn drop(&mut self) {
         for disabled in self.disabled.iter().filter(|disabled| disabled.switched) {
             if let Err(error) = switch_on(&self.interfaces[disabled.interface], disabled.number) {

@@ -5,14 +5,17 @@
 //! A peer that waits for an answer sends nothing that the kernel could answer with a RST. Each peer
 //! therefore gets an ACK with a sequence number that the peer has already received, as in a
 //! keepalive probe. The peer answers with an ACK (RFC 9293 §3.10.7.4), for which this host has no
-//! connection: the kernel sends the RST with the exact sequence number that the peer expects. A new
-//! service that has claimed the port meanwhile sends the same RST.
+//! connection: the kernel sends the RST with the exact sequence number that the peer expects. If a
+//! new service has meanwhile claimed the port (the port's packets go to the service instead of the
+//! kernel), the service sends the same RST.
 //!
 //! ```text
 //!   this process ── ACK, SEQ = SND.UNA - 1 ──> peer
 //!         kernel <── ACK, SEG.ACK = RCV.NXT ── peer
 //!         kernel ── RST, SEQ = SEG.ACK ──────> peer: ECONNRESET
 //! ```
+//!
+//! SND.UNA is a variable of the killed service's connection, and RCV.NXT is a variable of the peer.
 //!
 //! If a peer has meanwhile opened a connection with the same 4-tuple to the kernel, the peer treats
 //! the ACK as an old duplicate. The new connection continues, and its endpoints exchange one
@@ -44,13 +47,15 @@ const BURST: usize = 64;
 /// Pause between two bursts. The pause leaves room on the link for other traffic, because each ACK
 /// causes an ACK of the peer and a RST.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Length in bytes of the longest segment, including a link header that is not sent.
+/// Maximum length in bytes of a frame: a segment with its IP header, and a link header that is not
+/// sent.
 const FRAME_MAX: usize = FRAME_HEADERS_LEN_MAX + TCP_HEADER_LEN_MAX;
-/// The window of the segments. The value has no effect: a peer ignores the window of a segment that
-/// it has already received.
+/// The window of the segments. The value has no effect: a peer ignores the window of a segment
+/// whose sequence number is below the peer's RCV.NXT.
 const WINDOW: u16 = u16::MAX;
 
-/// The connections of a killed service, and the raw sockets that reach their peers.
+/// The journal of a service's connections, and the raw sockets that reach the peers after the
+/// service was killed.
 #[derive(Debug)]
 pub struct Orphans {
     journal: JournalMemory,
@@ -94,7 +99,7 @@ impl Orphans {
     }
 
     /// Sends each peer an ACK, so that the peer's answer makes the kernel reset the connection.
-    /// Returns the number of connections. The caller must wait for the end of the service first,
+    /// Returns the number of connections. The caller must first wait for the end of the service,
     /// because the service would otherwise answer the peer.
     pub fn probe_peers(&self) -> usize {
         let mut count = 0;
@@ -108,7 +113,8 @@ impl Orphans {
         count
     }
 
-    /// Sends the ACK to one peer. Ignores a failed send, because the restorer repeats the round.
+    /// Sends the ACK to one peer. Ignores a failed send, because the restorer calls
+    /// [`probe_peers`](Self::probe_peers) several times.
     fn probe_peer(&self, entry: &JournalEntry) {
         let mut frame = [0; FRAME_MAX];
         let Some(packet) = write_packet(&mut frame, entry) else {
@@ -130,7 +136,7 @@ impl Orphans {
 }
 
 /// Writes the packet for the peer of a connection into `frame`. Returns the packet without the link
-/// header, or `None` if both ends of the connection have different IP versions.
+/// header, or `None` if the ends of the connection have different IP versions.
 fn write_packet<'f>(frame: &'f mut [u8; FRAME_MAX], entry: &JournalEntry) -> Option<&'f [u8]> {
     let JournalEntry { key, .. } = entry;
     let nobody = MacAddress::default();

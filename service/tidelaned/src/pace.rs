@@ -1,10 +1,10 @@
-//! Pacing of the Tidelane service's threads that share a CPU with a core, which is a polling
-//! [fast-path thread](crate::core).
+//! Pacing of the Tidelane service's threads that share a CPU with a core. A core is a polling
+//! thread that handles packets ([`crate::core`]).
 //!
 //! A core polls in the idle scheduling class, so a core waits while any other thread of its CPU
 //! runs. Without pacing, the registration of one program would delay the traffic of all other
-//! programs until the program's memory is mapped. A paced thread therefore works in short pieces.
-//! The thread sleeps after each piece, and the core runs at once.
+//! programs until the memory of the new program is mapped. A paced thread therefore works in short
+//! pieces. The thread sleeps after each piece, and the core runs immediately.
 //!
 //! A paced thread calls [`rest`] wherever a piece may end. While the piece is short, the call only
 //! reads the clock. If no core is awake on the thread's CPU, the thread continues without a sleep.
@@ -22,10 +22,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// CPU time after which the next call of [`rest`] ends a piece.
 const PIECE: Duration = Duration::from_micros(20);
-/// Ratio of a sleep to the piece before the sleep. The core gets five sixths of the CPU, unless
-/// [`REST_MAX`] shortens the sleep.
+/// Ratio of a sleep to the piece before the sleep. If [`REST_MAX`] does not shorten the sleep, the
+/// core gets five sixths of the CPU.
 const RESTS_PER_PIECE: u32 = 5;
-/// Longest sleep, which bounds the delay of a thread after a long piece.
+/// Longest sleep. This maximum limits the delay of a thread after a long piece.
 const REST_MAX: Duration = Duration::from_millis(1);
 
 /// A function that returns true if a core is awake on the calling thread's CPU.
@@ -68,9 +68,9 @@ pub fn begin() {
     BEGAN.set(Some(Beginning::now()));
 }
 
-/// Ends the piece of work if the piece was long enough, and starts the next piece. Sleeps between
-/// the two pieces if a core is awake on this CPU. Returns at once on a thread that never called
-/// [`begin`].
+/// If the current piece has used at least `PIECE` of CPU time, ends the piece and starts the next
+/// piece. In this case, if a core is awake on this CPU, sleeps between the two pieces. On a thread
+/// that never called [`begin`], does nothing.
 pub fn rest() {
     let Some(began) = BEGAN.get() else {
         return;

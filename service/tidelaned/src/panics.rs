@@ -1,4 +1,4 @@
-//! A panic anywhere ends the Tidelane service at once.
+//! A panic of any thread immediately ends the Tidelane service.
 //!
 //! If only the panicking thread ended, the service would continue without the thread. The thread's
 //! connections would hang, because the service's XDP program would still redirect their packets.
@@ -27,6 +27,8 @@ mod tests {
 
     use crate::confine::tests::{PART, child};
 
+    /// The test runs itself in a child process, which has the environment variable [`PART`]. A
+    /// thread of the child process panics.
     #[test]
     fn a_panic_of_a_thread_ends_the_process_and_names_its_place() {
         if std::env::var_os(PART).is_some() {

@@ -19,7 +19,8 @@ use crate::{netns::NetNs, sys};
 
 /// Number of bytes that one read of `/proc/PID/status` asks for. The file is usually shorter.
 const STATUS_LEN: usize = 4096;
-/// Largest length of `/proc/PID/status` in bytes. A process with 65,536 groups does not reach it.
+/// Maximum number of bytes that are read from `/proc/PID/status`. Even the file of a process with
+/// 65,536 groups is shorter.
 const STATUS_MAX: u64 = 1 << 20;
 
 /// The kernel's data about the process that connected a registration socket, at the time of the
@@ -31,10 +32,11 @@ pub struct Peer {
     /// Process id in the service's PID namespace; `None` if this namespace does not contain the
     /// process.
     pub pid: Option<Pid>,
-    /// Becomes readable when the process ends. `None` for a forked child before its first message,
-    /// and before Linux 6.5 (SO_PEERPIDFD, SO_PASSPIDFD) for every forked child and for a process
-    /// outside of the service's PID namespace. The service then notices the end of the process when
-    /// its socket closes.
+    /// Becomes readable when the process ends. `None` for a forked child that has not sent a
+    /// message yet. On a kernel before Linux 6.5 (without SO_PEERPIDFD and SO_PASSPIDFD), also
+    /// `None` for every forked child, and for a process outside of the service's PID namespace.
+    /// Without the pidfd, the service notices the end of the process when the process' socket
+    /// closes.
     pub pidfd: Option<OwnedFd>,
     /// Effective user id.
     pub uid: u32,
@@ -64,7 +66,8 @@ impl Peer {
     }
 
     /// Returns the peer of a socket pair that the service makes for a future child of the process
-    /// of `self`. The new peer has the data of `self` until the child sends its first message.
+    /// of `self`. Until the child sends its first message, the new peer has the data of `self`, but
+    /// no pidfd.
     pub fn successor(&self) -> Self {
         Self {
             pid: self.pid,
@@ -76,9 +79,10 @@ impl Peer {
         }
     }
 
-    /// Replaces the process id, the pidfd, the uid and the gid by the values of a message's sender,
-    /// as the kernel has reported them for a socket pair. The groups and the namespace stay. The
-    /// pidfd of an earlier message of the same process stays, too.
+    /// Replaces the process id, the uid and the gid by the values that the kernel has reported for
+    /// the sender of a message. Also replaces the pidfd, except if the sender is the same process
+    /// as before and the present pidfd shows that this process is alive. The groups and the
+    /// namespace stay.
     pub fn becomes(&mut self, sender: Sender, pidfd: Option<OwnedFd>) {
         if sender.pid != self.pid || !self.is_alive() {
             self.pidfd = pidfd;
@@ -94,7 +98,7 @@ impl Peer {
         self.groups = groups_of(self.pid_number());
     }
 
-    /// Returns the user and groups of the process, for rules.
+    /// Returns the user and groups of the process, for the operator's rules.
     pub fn credentials(&self) -> Credentials {
         let groups = std::iter::once(self.gid).chain(self.groups.iter().copied());
         Credentials {

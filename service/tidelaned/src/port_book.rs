@@ -1,10 +1,10 @@
-//! The mux ports that programs have opened, and the claims of these ports. A mux port connects a
-//! program with a TCP/IP stack of its own to the NIC.
+//! The mux ports that programs have opened, and the claims of these ports. A mux port connects the
+//! NIC to a program that has a TCP/IP stack of its own.
 //!
-//! A mux port has the same number on each core (polling thread of the service). A claim of a port
-//! is a 3-tuple (protocol, address, port number) whose packets go to the port. The book records the
-//! numbers in use. The book also records the kernel sockets that back the claims of ports, so that
-//! a program can move the claim of a socket to another port.
+//! A mux port has the same number on each core (polling thread of the service). A claim of a mux
+//! port is a 3-tuple (protocol, address, port number) whose packets go to the mux port. The book
+//! records which numbers of mux ports are in use. The book also records the kernel socket that
+//! backs each claim, so that a program can move the claim of a socket to another mux port.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,10 +21,11 @@ use crate::{
     sockets::KernelSocket,
 };
 
-/// Largest number of mux ports of a service. Each core has all ports.
+/// Maximum number of mux ports of a service. Every mux port exists on every core.
 const PORTS_MAX: u32 = MUX_PORTS_MAX as u32;
 
-/// A claim of a mux port, which the kernel socket with this cookie proves.
+/// A claim of a mux port. The program's right to the claim is proved by a kernel socket that is
+/// bound to the 3-tuple.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimed {
     /// Cookie of the kernel socket.
@@ -53,8 +54,8 @@ impl Claimed {
     }
 }
 
-/// An open mux port, or a closed port whose number is still in use because a core may not have
-/// closed it.
+/// An open mux port, or a closed mux port whose number is still in use because some core may not
+/// have closed the port yet.
 #[derive(Debug)]
 struct Entry {
     user: UserId,
@@ -78,8 +79,8 @@ impl PortBook {
         self.ports.is_empty()
     }
 
-    /// Takes the lowest free number for a mux port of `user`. Returns `None` if all are in use, or
-    /// if the kernel has no random bytes.
+    /// Takes the lowest free number for a mux port of `user`. Returns `None` if all numbers are in
+    /// use, or if the kernel has no random bytes for the key of a new table of connections.
     pub fn open(&mut self, user: UserId) -> Option<PortId> {
         let used = self
             .ports
@@ -155,7 +156,8 @@ impl PortBook {
         Some(claimed)
     }
 
-    /// Removes and returns the last claim of `port`.
+    /// Removes one claim of `port`, and returns this claim. Returns `None` if the port has no
+    /// claims.
     pub fn pop(&mut self, port: PortId) -> Option<Claimed> {
         let claimed = self.ports.get_mut(&port.0)?.claims.pop()?;
         self.holders.remove(&claimed.cookie);

@@ -1,8 +1,8 @@
 //! Frees the shared memory of programs that have ended.
 //!
-//! Dropping the last reference to a program's memory region frees all pages of the region. The call
-//! takes long if the program has filled gigabytes. A separate thread, for which no other thread
-//! waits, therefore holds a reference to each region and drops the last reference.
+//! When the last reference to a program's memory region is dropped, all pages of the region are
+//! freed. The drop takes long if the program has filled gigabytes. A separate thread, for which no
+//! other thread waits, therefore holds a reference to each region and drops the last reference.
 
 use std::{
     io,
@@ -23,11 +23,12 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A job of the thread.
 enum ReclaimJob {
-    /// The region of a registered program.
+    /// The region of a registered program. The thread frees the region after its last use.
     Region(Arc<ProgramRegion>),
-    /// Memory files that a program has received, but not mapped and sealed.
+    /// Memory files of a program that has ended before it had mapped and sealed the files. The
+    /// thread drops the files.
     Memories(Memories),
-    /// A program has ended: the thread checks all regions at once.
+    /// A program has ended: the thread checks all regions without waiting for the next interval.
     Wake,
     /// A closure that frees memory and may block.
     Work(Box<dyn FnOnce() + Send>),
@@ -39,7 +40,7 @@ enum ReclaimJob {
 pub struct MemoryReclaimer(Option<mpsc::Sender<ReclaimJob>>);
 
 impl MemoryReclaimer {
-    /// Starts the thread. The thread ends when all its reclaimers are dropped.
+    /// Starts the thread. The thread ends when this handle and all its clones are dropped.
     pub fn start(is_beside_core: IsBesideCore) -> io::Result<Self> {
         let (sender, receiver) = mpsc::channel();
         let thread = thread::Builder::new().name("tdl-memory".to_owned());
@@ -55,14 +56,14 @@ impl MemoryReclaimer {
         self.send(ReclaimJob::Region(region));
     }
 
-    /// Frees unused regions after the end of a program, and `memories`, the memory files that the
-    /// program has not mapped.
+    /// Frees unused regions after the end of a program. If the program has ended before it had
+    /// mapped and sealed its memory files, `memories` contains the files, which are freed, too.
     pub fn release(&self, memories: Option<Memories>) {
         self.send(memories.map_or(ReclaimJob::Wake, ReclaimJob::Memories));
     }
 
-    /// Runs `work`, which frees memory and may block, on the thread. Without a thread, drops `work`
-    /// without a call.
+    /// Runs `work`, which frees memory and may block, on the thread. If there is no thread, drops
+    /// `work` and does not run it.
     pub fn work(&self, work: impl FnOnce() + Send + 'static) {
         self.send(ReclaimJob::Work(Box::new(work)));
     }
@@ -74,7 +75,7 @@ impl MemoryReclaimer {
 
     fn send(&self, job: ReclaimJob) {
         if let Some(thread) = &self.0 {
-            // The thread lives as long as a reclaimer, so the send does not fail.
+            // The thread lives as long as any handle, so the send does not fail.
             let _ = thread.send(job);
         }
     }
@@ -120,7 +121,7 @@ mod tests {
         reclaimer.hold_until_unused(region.clone());
         thread::sleep(2 * CHECK_INTERVAL);
         drop(region);
-        assert_eq!(watched.strong_count(), 1, "the thread has the last one");
+        assert_eq!(watched.strong_count(), 1, "other references remain");
         let deadline = Instant::now() + 20 * CHECK_INTERVAL;
         while watched.strong_count() > 0 {
             assert!(Instant::now() < deadline, "the region is not freed");

@@ -4,10 +4,10 @@
 //! A killed service restores no setting of the NIC and resets no connection, so another process
 //! waits for the end of the service. This process, the restorer, is forked before the service sets
 //! itself up. The restorer keeps only CAP_NET_ADMIN and its open sockets, and sleeps. The service
-//! announces each change to the restorer in advance, and writes its connections to memory that both
-//! processes share ([`Orphans`]). After the service's end, the restorer notifies the peers of the
-//! remaining connections, restores changed settings, and ends. A service that ends by itself leaves
-//! no connections.
+//! announces each change of a setting to the restorer in advance, and writes its connections to
+//! memory that both processes share ([`Orphans`]). After the service's end, the restorer notifies
+//! the peers of the remaining connections, restores changed settings, and ends. A service that ends
+//! by itself leaves no connections.
 
 use std::{
     io,
@@ -40,10 +40,10 @@ const END_MAX: Duration = Duration::from_secs(10);
 /// refuse while an XDP program is attached.
 const TRIES_MAX: u32 = 100;
 const TRY_PAUSE: Duration = Duration::from_millis(20);
-/// Pauses in seconds before the peers are notified again, because the ACK to the peer, its answer
-/// or the RST may be lost. If each is lost with a probability of 5 %, seven attempts notify all but
-/// one peer in a million. Linux answers at most one such ACK of a connection in half a second
-/// (tcp_invalid_ratelimit).
+/// Pauses in seconds between two notifications of the peers. The restorer repeats the notification,
+/// because the ACK to the peer, the peer's answer or the RST may be lost. If each of these segments
+/// is lost with a probability of 5 %, seven attempts notify all but one peer in a million. On each
+/// connection, Linux answers at most one of these ACKs per half second (tcp_invalid_ratelimit).
 const PAUSES_S: [u64; 6] = [1, 1, 2, 3, 4, 4];
 
 /// The service's handle of the restorer process. The process regards a dropped handle as the end of
@@ -75,7 +75,7 @@ impl Restorer {
         }
     }
 
-    /// Announces that the service is about to switch a feature off.
+    /// Announces that the service is about to switch off a feature of the interface `ifindex`.
     pub fn note(&self, ifindex: u32, feature: FeatureNumber) -> io::Result<()> {
         let message = [ifindex.to_ne_bytes(), feature.to_ne_bytes()].concat();
         send(&self.0, &message, SendFlags::NOSIGNAL)?;
@@ -103,7 +103,8 @@ fn live(messages: &OwnedFd, service: &OwnedFd, orphans: &Orphans) -> Result<(), 
     Ok(())
 }
 
-/// Takes messages until the service ends, or closes its end of the socket.
+/// Takes messages until the service ends, or closes its end of the socket pair. Returns the changes
+/// that the messages announced.
 fn take_messages(messages: &OwnedFd) -> Vec<(Features, FeatureNumber)> {
     let mut changes = Vec::new();
     loop {
@@ -112,7 +113,8 @@ fn take_messages(messages: &OwnedFd) -> Vec<(Features, FeatureNumber)> {
             Ok((MESSAGE_LEN, _)) => {
                 let [a, b, c, d, rest @ ..] = message;
                 let ifindex = u32::from_ne_bytes([a, b, c, d]);
-                // Without this change, the process still restores the others, and notifies peers.
+                // If this change cannot be recorded, the process still restores the other changes
+                // and notifies the peers.
                 match Features::of(ifindex) {
                     Ok(features) if changes.len() < CHANGES_MAX => {
                         changes.push((features, FeatureNumber::from_ne_bytes(rest)));

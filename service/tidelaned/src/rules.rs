@@ -20,7 +20,8 @@ pub enum ActionWord {
     /// The connection opens.
     #[default]
     Accept,
-    /// The opener gets a RST, or ECONNREFUSED.
+    /// A peer that opens the connection gets a RST. A program that opens the connection with a
+    /// socket of the service gets ECONNREFUSED.
     Refuse,
     /// The opener gets no answer.
     Drop,
@@ -58,7 +59,8 @@ pub struct Ports(std::ops::RangeInclusive<u16>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerPrefix(Prefix);
 
-/// A table `[[rule]]`. An absent condition matches everything.
+/// A table `[[rule]]`. Every field except `action` is a condition. An absent condition matches
+/// everything.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleConfig {
@@ -77,6 +79,7 @@ impl RuleConfig {
             let several = ports.iter().flat_map(|several| &several.0);
             several.map(|ports| ports.0.clone()).collect()
         };
+        // In a `Rule`, an empty list of ids matches every user or group.
         let all = |ids: Ids| ids.list().map(<[u32]>::to_vec).unwrap_or_default();
         let users = self.user.as_ref().map(|several| names.users(&several.0));
         let groups = self.group.as_ref().map(|several| names.groups(&several.0));
@@ -98,7 +101,8 @@ impl RuleConfig {
     }
 }
 
-/// Returns the rules of a configuration.
+/// Returns the rules of a configuration. `default` is the verdict on a connection that matches no
+/// rule.
 pub fn rule_set(
     rules: &[RuleConfig],
     default: ActionWord,
@@ -109,7 +113,7 @@ pub fn rule_set(
 }
 
 /// Returns each rule and the number of connections that the rule has accepted, refused or dropped,
-/// summed over all cores. The default is the last entry. The admin socket sends this list.
+/// summed over all cores. The last entry is the default verdict. The admin socket sends this list.
 pub fn hits<P: NicPort>(cores: &Cores<P>, rules: &RuleSet) -> Value {
     let counted = cores.call_each(|_| |host, _| host.rule_hits());
     let counted = counted.unwrap_or_default();

@@ -1,5 +1,5 @@
 //! The run directory of a Tidelane service, with the pid file and the listening sockets. The module
-//! also raises the limit of open descriptors of the process.
+//! also raises the process' limit of open descriptors.
 
 use std::{
     fs::{self, File},
@@ -35,7 +35,7 @@ const DESCRIPTORS_WANTED: u64 = 1 << 20;
 const PENDING_MAX: i32 = 128;
 
 /// The group and the mode of a socket in the run directory. Group and mode decide which users may
-/// open the socket.
+/// connect to the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketPermissions {
     /// The socket's group. `None` for the service's own group.
@@ -45,7 +45,7 @@ pub struct SocketPermissions {
 }
 
 impl SocketPermissions {
-    /// Returns access for the service's own user and the members of `group`.
+    /// Returns permissions for the service's own user and the members of `group`.
     pub fn group(group: Option<Gid>) -> Self {
         Self {
             group,
@@ -53,7 +53,7 @@ impl SocketPermissions {
         }
     }
 
-    /// Returns access for every user. The service itself checks each program that connects.
+    /// Returns permissions for every user. The service itself checks each program that connects.
     pub fn everybody(group: Option<Gid>) -> Self {
         Self {
             group,
@@ -61,7 +61,7 @@ impl SocketPermissions {
         }
     }
 
-    /// Returns access for the service's own user, which is root.
+    /// Returns permissions for the service's own user, which is root.
     pub fn owner() -> Self {
         Self {
             group: None,
@@ -83,8 +83,9 @@ pub struct Sockets {
 /// the pid file shows that the service lives. A directory whose pid file is not locked is left over
 /// from a killed service.
 pub struct RunDir {
-    /// The directory of all services.
+    /// The directory that contains the run directories of all services.
     all: TrustedDir,
+    /// The run directory of this service.
     own: TrustedDir,
     name: ServiceName,
     _lock: fs::File,
@@ -139,23 +140,23 @@ impl RunDir {
         })
     }
 
-    /// Returns the path of the directory.
+    /// Returns the path of this service's run directory.
     pub fn path(&self) -> &Path {
         self.own.path()
     }
 
-    /// Returns the directory of all services.
+    /// Returns the directory that contains the run directories of all services.
     pub fn all(&self) -> &TrustedDir {
         &self.all
     }
 
-    /// Returns the directory of this service.
+    /// Returns this service's run directory.
     pub fn dir(&self) -> &TrustedDir {
         &self.own
     }
 
-    /// Opens the service's listening sockets. A client that connects early waits until the service
-    /// is ready.
+    /// Opens the service's listening sockets. `programs` are the permissions of the registration
+    /// socket. A client that connects early waits until the service is ready.
     pub fn listen(&self, programs: SocketPermissions) -> io::Result<Sockets> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let open = |kind, entry, access| {
@@ -171,8 +172,8 @@ impl RunDir {
     }
 
     /// Binds a Unix socket to `name` in the directory. The socket first has the mode
-    /// [`owner`](SocketPermissions::owner). The socket gets its group before the mode of `access`,
-    /// so that no user without access can ever open it.
+    /// [`owner`](SocketPermissions::owner). The socket next gets the group of `access`, and finally
+    /// the mode of `access`. A user without access can therefore never connect to the socket.
     fn bind(&self, socket: impl AsFd, name: &str, access: SocketPermissions) -> io::Result<()> {
         // The directory entry gets the mode of the socket, without the bits of the process's umask.
         fchmod(&socket, SocketPermissions::owner().mode)?;
@@ -196,8 +197,8 @@ impl Drop for RunDir {
 }
 
 /// Raises the limit of open descriptors to [`DESCRIPTORS_WANTED`], or to the hard limit if the
-/// kernel permits no more. A higher limit stays. Reserved ports and programs need these
-/// descriptors.
+/// kernel permits no more. A higher limit stays. The service needs descriptors for each reserved
+/// port and each program.
 pub fn raise_descriptor_limit() {
     let present = getrlimit(Resource::Nofile);
     if setrlimit(Resource::Nofile, raised(present)).is_err() {
@@ -209,8 +210,8 @@ pub fn raise_descriptor_limit() {
     }
 }
 
-/// Returns limits that are at least [`DESCRIPTORS_WANTED`] and at least `present`. `None` is no
-/// limit.
+/// Returns limits that are at least [`DESCRIPTORS_WANTED`] and at least `present`. `None` means
+/// that there is no limit.
 fn raised(present: Rlimit) -> Rlimit {
     let raise = |limit: Option<u64>| Some(limit?.max(DESCRIPTORS_WANTED));
     Rlimit {
@@ -219,7 +220,7 @@ fn raised(present: Rlimit) -> Rlimit {
     }
 }
 
-/// Returns the limit of this process' descriptors.
+/// Returns the soft limit of this process' open descriptors.
 pub fn descriptors_max() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     limit.current.unwrap_or(u64::MAX)

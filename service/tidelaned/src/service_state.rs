@@ -52,7 +52,7 @@ pub struct ServiceState<P: NicPort> {
     pub kernel: KernelConnections,
     /// Descriptor of the service page, a page of memory that all programs map.
     pub page_fd: OwnedFd,
-    /// The rules for connections. The cores count the decisions.
+    /// The operator's rules for connections. The cores count the decisions of each rule.
     pub rules: RuleSet,
     /// Programs that may use the service.
     pub access: AccessControl,
@@ -60,7 +60,7 @@ pub struct ServiceState<P: NicPort> {
     pub reclaimer: MemoryReclaimer,
     /// Accounts and limits of users.
     pub accounts: Accounts,
-    /// The kernel's limit of accept queues (`net.core.somaxconn`).
+    /// The kernel's limit of the connections in an accept queue (`net.core.somaxconn`).
     pub somaxconn: SomaxConn,
     /// The kernel's settings of Fast Open.
     pub fast_open: FastOpen,
@@ -72,21 +72,21 @@ pub struct ServiceState<P: NicPort> {
     pub confinement: Option<Confinement>,
     /// Features that the kernel or the driver lacks, each with the effect of the lack.
     pub missing_features: Vec<String>,
-    /// Addresses of the host that do not belong to the served interface.
+    /// Addresses of the host, except for the served addresses.
     pub addresses_within: AddressesWithin,
     /// True if the service accelerates the loopback connections of programs that were started with
     /// neither `tidelane run --loopback` nor `tidelane run --no-loopback`.
     pub loopback: bool,
-    /// Mux ports that programs have opened. A mux port connects a program with a TCP/IP stack of
-    /// its own to the NIC.
+    /// Mux ports that programs have opened. A mux port connects the NIC to a program that has a
+    /// TCP/IP stack of its own.
     pub ports: PortBook,
     /// Link address of the served interface, once it is known.
     pub link_address: Option<MacAddress>,
-    /// Addresses of the served interface.
+    /// Served addresses: the interface's addresses, without IPv6 link-local and loopback addresses.
     addresses: Vec<IpAddress>,
-    /// Number of the last session, or 0 before the first session.
+    /// Number of the newest session, or 0 before the first session.
     next_session: u64,
-    /// Number of the last new listener, or 0 before the first listener.
+    /// Number of the newest listener, or 0 before the first listener.
     next_listener: u32,
     /// Listeners by the cookies of their kernel sockets.
     listeners: HashMap<u64, Listener>,
@@ -99,8 +99,8 @@ struct Listener {
     number: u32,
     /// Number of programs that hold the listener.
     holders: usize,
-    /// Local address and port of the kernel socket, and IPV6_V6ONLY, at the last LISTEN that all
-    /// cores accepted. `None` before.
+    /// Local address and port of the kernel socket, and IPV6_V6ONLY, at the most recent LISTEN that
+    /// all cores accepted. `None` before the first of these LISTENs.
     bound: Option<(Endpoint, bool)>,
     /// True if the kernel socket is in an SO_REUSEPORT group, whose listeners share a port.
     in_group: bool,
@@ -109,7 +109,7 @@ struct Listener {
     /// Time since which the kernel gets the listener's SYNs. `None` while the service gets the
     /// SYNs.
     draining_since: Option<Instant>,
-    /// True after the kernel socket was shut down, until a program listens again.
+    /// True after a call of `suspend_listener`, until a program listens again.
     is_suspended: bool,
 }
 
@@ -147,14 +147,14 @@ impl<P: NicPort> ServiceState<P> {
         }
     }
 
-    /// Sets the addresses of the served interface. A claim on a wildcard address covers all of
-    /// them.
+    /// Sets the served addresses of the interface. A claim on a wildcard address covers all served
+    /// addresses of the same IP version.
     pub fn set_addresses(&mut self, addresses: &[IpAddress]) -> Result<(), SteeringError> {
         self.addresses = addresses.to_vec();
         self.claims.set_addresses(addresses.to_vec())
     }
 
-    /// Returns true if `addr` is an address of the served interface, or a wildcard address.
+    /// Returns true if `addr` is a served address, or a wildcard address.
     pub fn is_served(&self, addr: IpAddress) -> bool {
         addr.is_unspecified() || self.addresses.contains(&addr)
     }
@@ -183,23 +183,23 @@ impl<P: NicPort> ServiceState<P> {
         covered.next().copied()
     }
 
-    /// Returns the addresses of the served interface.
+    /// Returns the served addresses of the interface.
     pub fn addresses(&self) -> &[IpAddress] {
         &self.addresses
     }
 
-    /// Ends each claim of `owner` once no connection uses the claim. Until then, the segments of
-    /// the connections must reach the service, because the kernel would answer a segment with a
-    /// RST.
+    /// Releases all claims of `owner`. A released claim ends once no connection uses the claim.
+    /// Until then, the segments of the connections must reach the service, because the kernel would
+    /// answer a segment with a RST.
     pub fn unclaim_all(&mut self, owner: Owner, now: Instant) {
         if let Err(error) = self.claims.release_all(owner, now) {
             eprintln!("tidelaned: cannot change claims: {error}");
         }
     }
 
-    /// Checks the claims that are due, at most `CANDIDATES_MAX` in one call. Ends claims that no
-    /// connection uses any more, and extends claims whose port has no connection of the kernel to
-    /// all packets of the port. Errors are only logged.
+    /// Checks up to `CANDIDATES_MAX` claims that are due. A check either ends a claim that no
+    /// connection uses any more, or it extends a claim to all packets of the port, because the
+    /// kernel has no connection on the port. Errors are only logged.
     pub fn finish_claims(&mut self, now: Instant) {
         let due = self.claims.due(now, CANDIDATES_MAX);
         if due.is_empty() {
@@ -249,7 +249,7 @@ impl<P: NicPort> ServiceState<P> {
         }
     }
 
-    /// Ends claims, other than those of pool ports, that no connection uses any more.
+    /// Ends the candidates that no connection uses any more. No candidate is a pool port.
     fn end_unused_claims(&mut self, candidates: &[Candidate], now: Instant) {
         if candidates.is_empty() {
             return;
@@ -319,9 +319,9 @@ impl<P: NicPort> ServiceState<P> {
         self.next_session
     }
 
-    /// Suspends the socket's listener if the socket's endpoint differs from the listener's. When a
-    /// program without the library shuts the socket down and listens again, the kernel chooses
-    /// another port, unless the program has bound the socket to a port number.
+    /// If the socket's endpoint differs from its listener's endpoint, suspends the listener. A
+    /// program without Tidelane's library may shut the socket down and listen again. If the program
+    /// has not bound the socket to a port number, the kernel then chooses another port.
     pub fn suspend_if_moved(&mut self, socket: &KernelSocket) {
         let known = self.listeners.get(&socket.cookie);
         let bound = known.and_then(|listener| listener.bound);
@@ -330,8 +330,8 @@ impl<P: NicPort> ServiceState<P> {
         }
     }
 
-    /// Returns the number of the kernel socket's listener. Programs that share the socket share the
-    /// number. `cookie` is the socket's SO_COOKIE.
+    /// Returns the number of the listener of the kernel socket with SO_COOKIE `cookie`. If there is
+    /// no listener yet, makes one. Programs that share the socket share the number.
     pub fn listener_number(&mut self, cookie: u64) -> u32 {
         let next = self.next_listener.wrapping_add(1);
         let fresh = Listener {
@@ -357,10 +357,10 @@ impl<P: NicPort> ServiceState<P> {
         }
     }
 
-    /// Records the end of a child that took over a connection of this listener. If the program
-    /// forks a short-lived child for each connection, the kernel gets the listener's SYNs from now
-    /// on. Existing connections stay with the service. The listeners of an SO_REUSEPORT group share
-    /// one claim in the demux, so their SYNs stay with the service.
+    /// Records the end of a child that took over a connection of this listener, and that lived for
+    /// `lived` afterwards. If too many children are short-lived, later SYNs of the listener go to
+    /// the kernel. Existing connections stay with the service. The listeners of an SO_REUSEPORT
+    /// group share one claim in the demux, so their SYNs stay with the service.
     pub fn child_ended(&mut self, cookie: u64, now: Instant, lived: Duration) {
         let Some(listener) = self.listeners.get_mut(&cookie) else {
             return;
@@ -385,8 +385,8 @@ impl<P: NicPort> ServiceState<P> {
     }
 
     /// Returns true if programs lose no connection when they give this listener up. The kernel must
-    /// have got the listener's SYNs for at least `SYNS_ARRIVE_WITHIN`. The listener must have no
-    /// connection in its SYN queue or accept queue of the service, and no valid SYN cookie.
+    /// have got the listener's SYNs for at least `SYNS_ARRIVE_WITHIN`. In the service, the SYN and
+    /// accept queue must be empty, and no SYN cookie of the listener may still be valid.
     pub fn is_drained(&self, cookie: u64, now: Instant) -> bool {
         let listener = self.listeners.get(&cookie);
         let since = listener.and_then(|listener| listener.draining_since);
@@ -412,7 +412,7 @@ impl<P: NicPort> ServiceState<P> {
             .call_each(|_| move |host: &mut Host<P>, now| host.suspend_listener(now, cookie));
     }
 
-    /// Records that each core has the socket's listener.
+    /// Records that each core has the socket's listener, which is then not suspended.
     pub fn resume_listener(&mut self, socket: &KernelSocket) {
         if let Some(listener) = self.listeners.get_mut(&socket.cookie) {
             listener.is_suspended = false;

@@ -48,8 +48,8 @@ const SLOTS_MAX: u32 = 1 << 16;
 /// Address space in bytes of each of a program's two buffer areas: for received data, and for data
 /// to send. Pages are allocated on first use.
 const AREA_LEN: u64 = 4 << 30;
-/// SO_SNDBUF in bytes that a session sets for its socket, whose buffer holds the unread answers. A
-/// session that fills the buffer ends.
+/// SO_SNDBUF in bytes that a session sets for its socket. The buffer holds the answers that the
+/// program has not read. If these answers fill the buffer, the session ends.
 const ANSWERS_LEN_MAX: usize = 8192;
 /// Maximum number of messages that are read from a session in a row. Other sessions then get their
 /// turn.
@@ -63,9 +63,10 @@ pub struct Registered {
     /// An eventfd (doorbell) for each core, by which the program wakes the core.
     doorbells: Vec<Doorbell>,
     listeners: Vec<listeners::HeldListener>,
+    /// The charges for the program to its user's account.
     charges: ProgramCharges,
-    /// The memory files of the region that the program and the service share. `None` once the
-    /// program has mapped and sealed the files.
+    /// The memory files of the region that the program and the service share. `None` once
+    /// [`update_mapped`](Self::update_mapped) has found the files sealed.
     unsealed: Option<Memories>,
 }
 
@@ -85,18 +86,18 @@ impl Registered {
 pub struct Session {
     /// The session's number, unique while the service lives.
     pub number: u64,
-    /// The socket.
+    /// The service's end of the connection.
     pub socket: OwnedFd,
     /// The process at the other end.
     pub peer: Peer,
     /// The program's registration. `None` before the program has registered.
     pub registered: Option<Registered>,
-    /// The mux port that the program has opened, for a TCP/IP stack of its own. A session with a
-    /// mux port registers no program.
+    /// The mux port that the program has opened. A mux port connects the NIC to a program that has
+    /// a TCP/IP stack of its own. A session with a mux port registers no program.
     pub port: Option<OpenPort>,
     /// True for the session of a forked child, which inherits connections of its parent.
     is_child: bool,
-    /// For a child: the ancestor that connected to the service.
+    /// For a child: the ancestor that connected to the service. `None` for other sessions.
     connected_ancestor: Option<Peer>,
     /// The service's decision whether the program may use the service.
     pub admission: Admission,
@@ -107,6 +108,7 @@ pub struct Session {
     pub not_accelerated: Vec<(u64, u32)>,
     /// Sessions of children that are about to be forked, until the control thread watches them.
     pub children: Vec<Session>,
+    /// The charges for the session to its user's account.
     charges: SessionCharges,
     /// For a child: the SO_COOKIE of the listener whose connection the child first took over, and
     /// the time of this takeover.
@@ -161,7 +163,8 @@ impl Session {
         self.registered.as_ref()?.ids.get(core).copied()
     }
 
-    /// Makes the session of a future child of `parent`. Also returns the child's end of the socket.
+    /// Makes the session of a future child of `parent`. Also returns the child's end of the new
+    /// socket pair.
     fn of_child(
         number: u64,
         charges: SessionCharges,
@@ -175,8 +178,8 @@ impl Session {
         )?;
         rustix::io::ioctl_fionbio(&socket, true)?;
         sockopt::set_socket_send_buffer_size(&socket, ANSWERS_LEN_MAX)?;
-        // The parent gets the socket, and its child sends the messages. With SO_PASSCRED, the
-        // kernel reports the sender of each message.
+        // The parent receives the child's end, and later the child sends the messages. With
+        // SO_PASSCRED, the kernel reports the sender of each message.
         sockopt::set_socket_passcred(&socket, true)?;
         // SO_PASSPIDFD, from Linux 6.5 on, adds the sender's pidfd.
         let _ = sys::pass_pidfd(socket.as_fd());
@@ -340,6 +343,8 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
+    /// Handles REGISTER of an admitted program: makes the program's shared memory and doorbells,
+    /// adds the program to all cores, and sends the descriptors to the program.
     fn register<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,

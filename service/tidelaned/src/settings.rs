@@ -1,5 +1,5 @@
-//! The settings of the Tidelane service's configuration file, in the form that is applied at the
-//! start and at each reload.
+//! The settings of the Tidelane service's configuration file, in the form in which the service
+//! applies them.
 
 use std::path::Path;
 
@@ -16,7 +16,8 @@ use crate::{
     rules::rule_set,
 };
 
-/// The settings of a service. A reload applies all of them except `firewall` and `memory`.
+/// The settings of a service. The start of the service applies all settings. A reload of the
+/// configuration applies all settings except `firewall` and `memory`.
 #[derive(Debug)]
 pub struct Settings {
     /// Programs that may use the service.
@@ -26,9 +27,10 @@ pub struct Settings {
     /// The action if the host has firewall rules that connections of the service would bypass. The
     /// setting applies at the start only.
     pub firewall: Mode,
-    /// Limits of each user.
+    /// Limits of the resources that each user may hold.
     pub limits: LimitsConfig,
-    /// Limits of the memory for received data of all users. The setting applies at the start only.
+    /// Limits of the memory for received data. The limits hold for all users together. The setting
+    /// applies at the start only.
     pub memory: MemoryLimits,
     /// True if the service accelerates the loopback connections of programs that were started with
     /// neither `tidelane run --loopback` nor `tidelane run --no-loopback`.

@@ -2,13 +2,13 @@
 //!
 //! A child that takes over a connection costs the control thread more than a whole short connection
 //! costs the kernel's stack: see `docs/design/fork.md`. A program with long-lived children gains by
-//! accelerated connections. A program whose children end at once does not gain. [`ShortLived`]
-//! distinguishes the two kinds by the lifetimes of children.
+//! accelerated connections. A program with short-lived children does not gain. [`ShortLived`]
+//! distinguishes the two kinds of programs by the lifetimes of their children.
 
 use tidelane_time::{Duration, Instant};
 
-/// Lifetime below which a child counts as short-lived. The lifetime counts from the child's first
-/// connection.
+/// Lifetime below which a child counts as short-lived. The lifetime begins when the child takes
+/// over its first connection.
 const SHORT: Duration = Duration::from_secs(1);
 /// Time in which the leaky bucket [`ShortLived`] forgets one short-lived child. A listener with at
 /// most one short-lived child in this time stays with the service.
@@ -17,18 +17,18 @@ const OUTWEIGHED_AFTER: Duration = Duration::from_secs(1);
 /// listener's new connections.
 const SHORT_LIVED_MAX: u64 = 16;
 
-/// The short-lived children with connections of a listener, as a leaky bucket.
+/// A leaky bucket that counts the short-lived children which took over connections of one listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShortLived {
-    /// Time until the bucket has forgotten all children.
+    /// Time from `at` until the bucket has forgotten all children.
     level: Duration,
     /// The time at which `level` was computed.
     at: Instant,
 }
 
 impl ShortLived {
-    /// Records the end of a child with this lifetime after its first connection. Returns true if
-    /// the kernel has to get the listener's connections.
+    /// Records that a child ended at `now`. `lived` is the time since the child took over its first
+    /// connection. Returns true if the kernel has to get the listener's new connections.
     pub fn child_ended(&mut self, now: Instant, lived: Duration) -> bool {
         let passed = now - self.at;
         self.at = now;
@@ -46,8 +46,9 @@ mod tests {
 
     const BRIEF: Duration = Duration::from_millis(20);
 
-    /// Lets up to 1000 children end, one after each `pace`. Returns the number of the child after
-    /// which the kernel gets the listener's connections.
+    /// Lets up to 1000 children with the lifetime `lived` end, at intervals of `pace`. Returns the
+    /// number of children after which the kernel gets the listener's new connections. Returns
+    /// `None` if the service keeps the listener.
     fn leaves_with(pace: Duration, lived: Duration) -> Option<u32> {
         let mut children = ShortLived::default();
         let mut now = Instant(5_000_000_000);

@@ -1,7 +1,7 @@
 //! The kernel's description of a socket that a program sent.
 //!
 //! The Tidelane service takes the packets of a port for a program only if the program has the port
-//! in the kernel. [`Entitlement`] decides this: see `docs/design/claims.md`.
+//! in the kernel. [`Entitlement`] checks this condition: see `docs/design/claims.md`.
 
 use std::{
     io,
@@ -33,7 +33,7 @@ pub struct KernelSocket {
     pub protocol: u8,
     /// Identity of the socket (SO_COOKIE), which is the same for all of its descriptors.
     pub cookie: u64,
-    /// Local address and port, `0.0.0.0` or `::` for a wildcard.
+    /// Local address and port. The address is `0.0.0.0` or `::` for a wildcard.
     pub local: Endpoint,
     /// True for an AF_INET6 socket without IPv4 (IPV6_V6ONLY).
     pub v6_only: bool,
@@ -124,8 +124,9 @@ pub fn examine(fd: BorrowedFd<'_>) -> io::Result<Option<KernelSocket>> {
     }))
 }
 
-/// Returns the cookie (SO_COOKIE) of a TCP socket, and true if the socket listens. The cookie is
-/// unique among the sockets of all network namespaces. Returns `None` for other descriptors.
+/// Returns the cookie (SO_COOKIE) of a TCP socket. The boolean of the result is true if the socket
+/// listens. The cookie is unique among the sockets of all network namespaces. Returns `None` for
+/// other descriptors.
 pub fn listening_state(fd: BorrowedFd<'_>) -> Option<(u64, bool)> {
     if sockopt::socket_protocol(fd).ok()?? != ipproto::TCP {
         return None;
@@ -148,17 +149,19 @@ fn state_of(fd: BorrowedFd<'_>, protocol: u8) -> io::Result<u8> {
 /// Decides whether a program's socket entitles the program to the socket's port: whether the
 /// program has the port in the kernel.
 pub struct Entitlement {
+    /// Network namespace of the service.
     namespace: NetNs,
     /// Index of the served interface.
     ifindex: u32,
-    /// `None` on a kernel without CONFIG_INET_DIAG.
+    /// Queries the kernel for the socket that gets a SYN. `None` on a kernel without
+    /// CONFIG_INET_DIAG.
     lookup: Option<Lookup>,
 }
 
 impl Entitlement {
     /// Creates the check for the interface `ifindex` in `namespace`, which must be the calling
     /// thread's network namespace. If `asks` is true, the check queries the kernel for the socket
-    /// that gets a SYN ([`can_ask`](Self::can_ask)).
+    /// that gets a SYN. `asks` is the result of [`can_ask`](Self::can_ask).
     pub fn new(namespace: NetNs, ifindex: u32, asks: bool) -> io::Result<Self> {
         Ok(Self {
             namespace,
@@ -167,9 +170,9 @@ impl Entitlement {
         })
     }
 
-    /// Returns true if the kernel can be queried for the socket that gets a SYN. Logs the error
-    /// otherwise. Without queries, every listening socket of the right namespace and interface is
-    /// entitled.
+    /// Returns true if the kernel can be queried for the socket that gets a SYN. Otherwise logs the
+    /// error. Without queries, every listening socket of the right namespace and interface entitles
+    /// its program.
     pub fn can_ask() -> bool {
         let tried = Lookup::open().and_then(|mut lookup| lookup.self_test());
         if let Err(error) = &tried {
@@ -178,14 +181,15 @@ impl Entitlement {
         tried.is_ok()
     }
 
-    /// Returns the TCP socket if it belongs to the service's network namespace and may get packets
-    /// over the served interface.
+    /// Returns the kernel's description of the TCP socket `fd`. Returns `None` for a socket of
+    /// another network namespace, for a socket that is bound to an interface other than the served
+    /// interface, and for other descriptors.
     pub fn examine(&self, fd: BorrowedFd<'_>) -> Option<KernelSocket> {
         let socket = self.examine_any(fd)?;
         (socket.protocol == protocol::TCP).then_some(socket)
     }
 
-    /// Does the same as [`examine`](Self::examine) for TCP and UDP sockets.
+    /// Does the same as [`examine`](Self::examine), but for TCP and UDP sockets.
     pub fn examine_any(&self, fd: BorrowedFd<'_>) -> Option<KernelSocket> {
         let socket = examine(fd).ok().flatten()?;
         let here = NetNs::of_socket(fd).is_ok_and(|namespace| namespace == self.namespace);
@@ -216,7 +220,8 @@ impl Entitlement {
     }
 
     /// Returns true if the kernel has a listening socket for the port of `socket` at one of
-    /// `addresses`, or if a query fails. Returns false on a kernel without these queries.
+    /// `addresses`. Also returns true if a query fails. Returns false if the kernel cannot be
+    /// queried.
     pub fn has_listener(&mut self, socket: &KernelSocket, addresses: &[IpAddress]) -> bool {
         let Some(lookup) = &mut self.lookup else {
             return false;
@@ -227,9 +232,9 @@ impl Entitlement {
         })
     }
 
-    /// Returns true if the kernel delivers SYNs for all of `addresses` to this listening socket, or
-    /// to its group (SO_REUSEPORT), whose sockets have one owner. Returns true for every listening
-    /// socket if the kernel cannot be queried.
+    /// Returns true if the socket listens, and the kernel delivers SYNs for all of `addresses` to
+    /// the socket or its SO_REUSEPORT group, whose sockets have one owner. If the kernel cannot be
+    /// queried, returns true for every listening socket.
     pub fn is_delivered_to(&mut self, socket: &KernelSocket, addresses: &[IpAddress]) -> bool {
         if !socket.listens() {
             return false;
@@ -251,8 +256,8 @@ impl Entitlement {
 
 /// Returns true if the socket is bound to its port, does not listen and is not connected.
 /// After the end of a connection, `getsockname` still returns the port, although the socket may
-/// have lost it. `bind` fails with EINVAL only on a bound socket, and therefore shows whether the
-/// socket still has the port.
+/// have lost the port. `bind` fails with EINVAL only on a bound socket, and therefore shows whether
+/// the socket still has the port.
 pub fn is_bound_only(fd: BorrowedFd<'_>, socket: &KernelSocket) -> bool {
     let family = sockopt::socket_domain(fd);
     let any = match family {
@@ -358,7 +363,7 @@ mod tests {
         };
         assert!(check(fresh.as_fd()));
         let port = SocketAddr::try_from(getsockname(&fresh).expect("a name")).expect("IP");
-        assert!(check(fresh.as_fd()), "it is still bound to {port}");
+        assert!(check(fresh.as_fd()), "the first check has unbound {port}");
         listen(&fresh, 1).expect("it listens");
         assert!(!check(fresh.as_fd()));
         // `getsockname` still returns the listener's port for a reset connection.

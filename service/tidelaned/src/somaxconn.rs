@@ -11,7 +11,7 @@ const DEFAULT: u32 = 4096;
 pub struct SomaxConn(Sysctl);
 
 impl SomaxConn {
-    /// Opens the setting of the calling thread's namespace.
+    /// Opens the setting of the calling thread's network namespace.
     pub fn open() -> Self {
         Self(Sysctl::open("/proc/sys/net/core/somaxconn"))
     }

@@ -2,8 +2,8 @@
 //! such as `rp_filter`. The service makes the same checks.
 //!
 //! The kernel does not announce most changes of these settings, so the control thread reads the
-//! settings at intervals. The files stay open: they refer to the interface and the network
-//! namespace in which they were opened, and reading them needs no rights.
+//! settings at intervals. The files stay open. An open file refers to its interface in the network
+//! namespace in which the file was opened, and a read needs no rights.
 
 use std::{fs::File, os::unix::fs::FileExt};
 
@@ -14,8 +14,9 @@ const CONF: &str = "/proc/sys/net/ipv4/conf";
 
 /// A setting with two values: for all interfaces, and for the served interface.
 struct Setting {
+    /// The files of the two values. `None` for a file that cannot be opened.
     files: [Option<File>; 2],
-    /// The values at the last read.
+    /// The values that were read most recently. 0 for a value that was never read.
     values: [u8; 2],
 }
 
@@ -30,7 +31,7 @@ impl Setting {
         setting
     }
 
-    /// Reads the values. A value that cannot be read stays unchanged.
+    /// Reads both values again. A value that cannot be read stays unchanged.
     fn read_again(&mut self) {
         for (file, value) in self.files.iter().zip(&mut self.values) {
             let read = file.as_ref().and_then(read_number);
@@ -38,7 +39,8 @@ impl Setting {
         }
     }
 
-    /// Returns the larger value, as the kernel combines these settings.
+    /// Returns the larger of the two values. The kernel combines the values of these settings with
+    /// the same result.
     fn value(&self) -> u8 {
         let [all, interface] = self.values;
         all.max(interface)
@@ -52,7 +54,7 @@ fn read_number(file: &File) -> Option<u8> {
     text.trim().parse().ok()
 }
 
-/// The settings of one interface.
+/// The settings of one interface. Each field is named after its sysctl.
 pub struct SourceSettings {
     rp_filter: Setting,
     accept_local: Setting,

@@ -1,5 +1,6 @@
-//! Safe wrappers of the system calls of the Tidelane service that have no safe wrapper elsewhere:
-//! scheduling classes, signals, processes, socket options and network namespaces.
+//! Safe wrappers of system calls for which the Tidelane service has no safe wrapper from another
+//! crate. The calls concern scheduling classes, signals, processes, socket options and network
+//! namespaces.
 
 use std::{
     io,
@@ -15,7 +16,8 @@ const NICE: libc::c_int = -10;
 /// The scheduling class of a core (a polling thread), or of its watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Runs only while its CPU is otherwise idle, so that polling takes no CPU time from programs.
+    /// Runs almost only while its CPU is otherwise idle (SCHED_IDLE), so that polling takes hardly
+    /// any CPU time from programs.
     Idle,
     /// Shares the CPU with programs, with a niceness of -10.
     Normal,
@@ -25,12 +27,12 @@ pub enum Class {
     RealTime,
 }
 
-/// Priority of a core in the real-time class: the lowest.
+/// Priority of a core and of its watchdog in the real-time class: the lowest.
 pub const CORE_PRIORITY: libc::c_int = 1;
 
-/// Size in bytes from which malloc makes a separate mapping. A separate mapping returns to the
-/// system when it is freed. Without an explicit setting, glibc raises the size when the program
-/// frees large blocks.
+/// Size in bytes of the smallest block for which malloc makes a separate mapping. A separate
+/// mapping returns to the system when the block is freed. Without an explicit setting, glibc raises
+/// this size when the program frees large blocks.
 const MAPPED_FROM: libc::c_int = 128 << 10;
 
 /// Makes malloc return large freed blocks to the system. Otherwise the process would keep the
@@ -41,8 +43,9 @@ pub fn give_memory_back() {
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM) };
 }
 
-/// Moves thread `tid` of this process (0: the caller) to `class`. Returns an error if the kernel
-/// refuses the idle or the normal class.
+/// Moves thread `tid` of this process (0: the caller) to `class`. If the kernel refuses the
+/// real-time class, moves the thread to the normal class. Returns an error if the kernel refuses
+/// the idle or the normal class.
 pub fn set_class(tid: i32, class: Class) -> io::Result<()> {
     let (policy, sched_priority) = match class {
         Class::Idle => (libc::SCHED_IDLE, 0),
@@ -261,8 +264,8 @@ pub fn namespace_of_socket(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Returns a pidfd of the process at the other end of a unix socket at the time of its connect
-/// (SO_PEERPIDFD, Linux 6.5). Fails with ENOPROTOOPT on older kernels.
+/// Returns a pidfd of the process that connected the other end of a unix socket (SO_PEERPIDFD,
+/// Linux 6.5). Fails with ENOPROTOOPT on older kernels.
 pub fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut fd: libc::c_int = -1;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
@@ -293,8 +296,8 @@ pub fn has_peer_pidfd() -> bool {
     pair.is_ok_and(|(one, _other)| peer_pidfd(one.as_fd()).is_ok())
 }
 
-/// Returns the supplementary groups of the process at the other end of a unix socket at the time of
-/// its connect (SO_PEERGROUPS, Linux 4.13).
+/// Returns the supplementary groups of the process that connected the other end of a unix socket,
+/// as the groups were at the connect (SO_PEERGROUPS, Linux 4.13).
 pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     /// NGROUPS_MAX in Linux.
     const GROUPS_MAX: usize = 65_536;
@@ -319,9 +322,10 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     }
 }
 
-/// Returns process, user and group at the other end of a unix socket at the time of its connect
-/// (SO_PEERCRED). The process id is zero if the process is invisible in the caller's PID namespace;
-/// the safe wrappers cannot represent a process id of zero.
+/// Returns the id, the user and the group of the process that connected the other end of a unix
+/// socket, as they were at the connect (SO_PEERCRED). The process id is zero if the process is
+/// invisible in the caller's PID namespace. The safe wrappers of other crates cannot represent a
+/// process id of zero.
 pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let mut credentials = libc::ucred {
         pid: 0,

@@ -7,12 +7,13 @@ use std::{fs::File, os::unix::fs::FileExt};
 /// controls.
 const TEXT_MAX: usize = 4096;
 
-/// A setting of the network namespace in which the file was opened.
+/// The open file of a setting. The setting is that of the network namespace in which the file was
+/// opened. `None` if the file cannot be opened.
 #[derive(Debug)]
 pub struct Sysctl(Option<File>);
 
 impl Sysctl {
-    /// Opens the setting in the file `path`, of the calling thread's namespace.
+    /// Opens the file `path` of a setting, in the calling thread's network namespace.
     pub fn open(path: &str) -> Self {
         Self(File::open(path).ok())
     }

@@ -1,5 +1,5 @@
-//! The search for other UDP sockets of the kernel on a port that a program wants to claim, in
-//! `/proc/net/udp` and `udp6`.
+//! A search of `/proc/net/udp` and `/proc/net/udp6` for other UDP sockets of the kernel on a port
+//! that a program wants to claim.
 //!
 //! The kernel lets several UDP sockets with SO_REUSEADDR have one port, and delivers a unicast
 //! datagram to one of them. After a claim of the port, the Tidelane service takes the port's
@@ -30,7 +30,8 @@ pub fn have_another_socket(socket: &KernelSocket, reservation: u64) -> bool {
     has_another(&text, socket.ends(), known)
 }
 
-/// Returns true if a socket in `tables` overlaps with one of `ends` and is not in `known`.
+/// Returns true if `tables` has a socket whose local endpoint overlaps with one of `ends`. Sockets
+/// with the inodes in `known` do not count.
 fn has_another(tables: &str, ends: impl Iterator<Item = Endpoint>, known: [u64; 2]) -> bool {
     let ends: Vec<Endpoint> = ends.collect();
     let mut sockets = tables.lines().filter_map(parse_line);
@@ -40,8 +41,9 @@ fn has_another(tables: &str, ends: impl Iterator<Item = Endpoint>, known: [u64; 
     })
 }
 
-/// Returns true if both endpoints get datagrams of one 3-tuple. The tables do not show whether a
-/// socket at `::` has IPV6_V6ONLY, so the socket counts for both IP versions.
+/// Returns true if sockets at both endpoints can get datagrams to the same address and port. The
+/// tables do not show whether a socket at `::` has IPV6_V6ONLY, so `other` at `::` overlaps with
+/// endpoints of both IP versions.
 fn overlap(own: Endpoint, other: Endpoint) -> bool {
     let addresses = own.addr.covers(other.addr) || other.addr.covers(own.addr);
     own.port == other.port && (addresses || other.addr == IpAddress::UNSPECIFIED_V6)
@@ -88,7 +90,7 @@ mod tests {
             };
             let examined = examine(own.as_fd()).expect("a socket").expect("bound");
             assert!(!have_another_socket(&examined, 0));
-            // A socket counts unless its inode is given.
+            // A socket counts unless its inode is in `known`.
             let text: String = TABLES
                 .iter()
                 .map(|table| fs::read_to_string(table).unwrap_or_default())
@@ -109,7 +111,7 @@ mod tests {
         assert!(overlap(one, one) && overlap(one, end("0.0.0.0", 53)));
         assert!(overlap(one, end("::", 53)) && overlap(end("0.0.0.0", 53), one));
         assert!(!overlap(one, end("10.0.0.2", 53)) && !overlap(one, end("10.0.0.1", 54)));
-        assert!(!overlap(end("::", 53), one), "`ends` has an end for IPv4");
+        assert!(!overlap(end("::", 53), one), "`::` overlaps with IPv4");
     }
 
     #[test]

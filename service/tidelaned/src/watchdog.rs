@@ -5,8 +5,8 @@
 //! A thread hangs if it has work, makes no progress, and does not just wait for a CPU: the thread
 //! loops, or one of its calls does not return. No other thread can do the work of the hanging
 //! thread, so the service leaves all frames to the kernel and ends. If the whole process is
-//! stopped, and its watchdogs with it, the demux (the service's XDP program) detects this: see
-//! [`tidelane_steering::Heartbeats`] and `docs/design/watchdog.md`.
+//! stopped, its watchdogs are stopped, too. The demux (the service's XDP program) detects a stopped
+//! process: see [`tidelane_steering::Heartbeats`] and `docs/design/watchdog.md`.
 
 use std::{
     fs, io,
@@ -22,7 +22,7 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{boost::CpuWaits, clock, sys};
 
-/// Time without a step after which a core with work counts as hanging.
+/// Time without progress after which a core with work counts as hanging.
 const CORE_HUNG: Duration = Duration::from_millis(500);
 /// Time without progress after which the control thread counts as hanging. The time is long,
 /// because the control thread may wait for the cores and the kernel.
@@ -32,16 +32,18 @@ const CONTROL_INTERVAL: StdDuration = StdDuration::from_secs(1);
 /// Shortest interval between two writes of a core's heartbeat. Rare writes keep the heartbeat's
 /// cache line in the cache of the CPU that runs the demux.
 const BEAT_INTERVAL: Duration = Duration::from_millis(1);
-/// Maximum number of intervals that the watchdog counts at one check. If the watchdog itself had to
-/// wait for a CPU, it does not know how the watched thread has spent the time.
+/// Maximum number of intervals that the watchdog counts at one check. If more time has passed, the
+/// watchdog itself had to wait for a CPU, and does not know how the watched thread has spent the
+/// time.
 const LATE_MAX: u32 = 2;
 
-/// The heartbeats of one core, on all of its queues. A heartbeat is the time of a recent step,
-/// which the core writes and the demux reads. The demux leaves frames to the kernel when the
-/// heartbeat of their queue is too old.
+/// The heartbeats of one core, one for each of the core's NIC queues. A heartbeat is the time of a
+/// recent step (a round of the core's loop, or a call for another thread). The core writes the
+/// heartbeat, and the demux reads it. The demux leaves the frames of a queue to the kernel when the
+/// heartbeat of the queue is too old.
 pub struct Pulse {
     queues: Vec<Heartbeat>,
-    /// Time of the last written heartbeat. `None` before the first one and during a sleep.
+    /// Time of the last written heartbeat. `None` before the first heartbeat and during a sleep.
     last: Option<Instant>,
 }
 
@@ -51,7 +53,8 @@ impl Pulse {
         Self { queues, last: None }
     }
 
-    /// Records a step of the core.
+    /// Records a step of the core. Writes the heartbeats if the last written heartbeat is at least
+    /// `BEAT_INTERVAL` old.
     pub fn beat(&mut self, now: Instant) {
         if self.last.is_some_and(|last| now - last < BEAT_INTERVAL) {
             return;
@@ -77,7 +80,7 @@ pub struct StallClock {
     thread: i32,
     /// Time without progress, excluding the time in which the thread waited for a CPU.
     silent: Duration,
-    /// CPU time of the thread at the last check, in nanoseconds.
+    /// CPU time of the thread at the previous check, in nanoseconds.
     ran_ns: u64,
 }
 
@@ -91,8 +94,9 @@ impl StallClock {
         }
     }
 
-    /// Adds an `interval` without progress, unless the thread waited for a CPU for most of the
-    /// interval. Returns the sum of the added intervals.
+    /// Adds an `interval` without progress. Does not add the interval if the thread is runnable but
+    /// has run for less than half of the interval: the thread then waited for a CPU. Returns the
+    /// sum of the added intervals.
     pub fn grow(&mut self, interval: Duration) -> Duration {
         let time = ThreadTime::of(self.thread);
         let starved = time.as_ref().is_ok_and(|time| {
@@ -116,7 +120,7 @@ pub struct ThreadTime {
     ran_ns: u64,
     /// Completed waits for a CPU.
     pub waits: CpuWaits,
-    /// True if the thread runs, or waits for a CPU.
+    /// True if the thread runs or waits for a CPU.
     is_runnable: bool,
 }
 
@@ -128,8 +132,9 @@ impl ThreadTime {
         Self::parse(&times, &stat).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Parses `schedstat`, which has the time run, the time of waits and the number of times that
-    /// the thread got a CPU, and `stat`, in which the state follows the name in parentheses.
+    /// Parses the text of `schedstat` (`times`) and the text of `stat`. `schedstat` has three
+    /// numbers: the CPU time of the thread, the time of its waits for a CPU, and the number of
+    /// times that the thread got a CPU. In `stat`, the state follows the name in parentheses.
     fn parse(times: &str, stat: &str) -> Option<Self> {
         let state = stat.rsplit_once(')')?.1.split_whitespace().next()?;
         let mut times = times.split_whitespace().map(str::parse);
@@ -145,8 +150,8 @@ impl ThreadTime {
     }
 }
 
-/// Returns the part of the time between two checks that the watchdog counts: at most `LATE_MAX`
-/// intervals.
+/// Returns the part of the time from check `since` to check `now` that the watchdog counts: at most
+/// `LATE_MAX` intervals.
 pub fn answerable(since: Instant, now: Instant, interval: StdDuration) -> Duration {
     let most = Duration((interval * LATE_MAX).as_nanos() as u64);
     (now - since).min(most)
@@ -157,7 +162,8 @@ pub fn is_hung(silent: Duration) -> bool {
     silent >= CORE_HUNG
 }
 
-/// Leaves all frames to the kernel and ends the service.
+/// Leaves all frames to the kernel and ends the service. `who` is the name of the hanging thread,
+/// and `silent` is its time without progress.
 pub fn give_up(heartbeats: &Heartbeats, who: &str, silent: Duration) -> ! {
     heartbeats.give_up();
     let ms = silent.0 / 1_000_000;
@@ -188,7 +194,7 @@ impl Progress {
         self.busy_since.store(clock::now().0, Ordering::Release);
     }
 
-    /// Marks the end of the work on the events.
+    /// Marks the end of the work, before the thread waits for further events.
     pub fn end(&self) {
         self.busy_since.store(0, Ordering::Release);
     }
@@ -274,7 +280,7 @@ mod tests {
         for checks in 1..=3 {
             assert_eq!(waiting.grow(spent), Duration(spent.0 * checks));
         }
-        // However busy this machine is, the thread runs at some time.
+        // Even on a busy machine, the looping thread runs for half of an interval at some time.
         let mut circling = StallClock::of(circling);
         let mut silent = Duration(0);
         for _ in 0..1000 {
@@ -285,8 +291,8 @@ mod tests {
             }
         }
         assert!(silent > Duration(0));
-        // The thread cannot have run for half of this long interval, so it counts as waiting for a
-        // CPU.
+        // The thread cannot have run for half of the interval of one hour, so the thread counts as
+        // waiting for a CPU.
         let before = circling.grow(Duration(0));
         assert_eq!(circling.grow(Duration(3_600_000_000_000)), before);
     }

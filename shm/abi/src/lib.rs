@@ -58,9 +58,9 @@ pub const RING_SETS_MAX: u32 = 128;
 pub const CORES_MAX: usize = 16;
 /// Number of entries of the route table in the service page.
 pub const ROUTES_MAX: usize = 256;
-/// Binary logarithm of the smallest stream buffer: 2 KiB.
+/// Binary logarithm of the size in bytes of the smallest stream buffer, which has 2 KiB.
 pub const STREAM_BUFFER_LOG2_MIN: u8 = 11;
-/// Binary logarithm of the largest stream buffer: 8 MiB.
+/// Binary logarithm of the size in bytes of the largest stream buffer, which has 8 MiB.
 pub const STREAM_BUFFER_LOG2_MAX: u8 = 23;
 /// Number of entries of each data ring, a power of two.
 pub const DATA_RING_LEN: u32 = 8192;
@@ -125,11 +125,11 @@ pub struct RingSetHead {
     pub control_request: RingIndex,
     /// Ring from service to program. The entries are [`ControlEvent`].
     pub control_event: RingIndex,
-    /// 1 while a thread of the program sleeps, or is about to, and the service must ring the
+    /// 1 while a thread of the program sleeps or is about to sleep. The service must then ring the
     /// thread's doorbell (an eventfd). The thread sets the word, checks the event rings once more,
     /// and sleeps. The service clears the word when it rings the doorbell.
     pub needs_wakeup: AtomicU32,
-    /// CPU on which the context's thread ran last, plus one; 0 if unknown. This is only a hint.
+    /// CPU that the thread used most recently, plus one; 0 if unknown. The value is only a hint.
     pub cpu_hint: AtomicU32,
     _pad: [u32; 14],
 }
@@ -147,7 +147,7 @@ pub const CONTROL_EVENT_OFFSET: u64 = CONTROL_REQUEST_OFFSET + 128 * CONTROL_RIN
 pub mod data_request {
     /// The program's half of the slot has changed: bytes written, bytes read, or flags.
     pub const ADVANCE: u8 = 1;
-    /// From now on, context `arg` gets the events of the slot, beginning with its current state.
+    /// From now on, context `arg` gets the events of the slot, beginning with the slot's state.
     pub const ASSIGN: u8 = 2;
     /// The program has accepted `arg` connections of listener `slot`.
     pub const ACCEPT_TAKEN: u8 = 3;
@@ -157,13 +157,13 @@ pub mod data_request {
 pub mod data_event {
     /// The service's half of the slot has changed.
     pub const READY: u8 = 1;
-    /// The service has released the slot. This is the last event of the connection. The send buffer
+    /// The service has released the slot. The connection has no further events. The send buffer
     /// belongs to the program again, and the service may reuse the slot with another generation.
     pub const RELEASED: u8 = 2;
 }
 
-/// State of a connection that program and service share. The service initializes both hot cache
-/// lines. Each side then writes only its own hot cache line. Two cold cache lines follow.
+/// State of a connection, in memory that program and service share. The service initializes both
+/// halves. Each side then writes only its own half. The fields `ids` and `options` rarely change.
 #[repr(C, align(256))]
 #[derive(Debug)]
 pub struct Slot {
@@ -203,13 +203,13 @@ pub struct ServiceHalf {
     pub tx_limit: AtomicU32,
     /// Stream position after the last byte sent. Valid with [`SlotOptions::tx_reports`].
     pub tx_sent: AtomicU32,
-    /// Last soft error, as `count << 8 | cause` with a [`CloseCause`]. Valid with SOFT_ERROR.
+    /// Soft errors: `count << 8 | cause` with the newest [`CloseCause`]. Valid with SOFT_ERROR.
     pub soft_error: AtomicU32,
     /// Stream position of the previous urgent byte. Equal to the position in `urgent` if there is
     /// no previous urgent byte. Valid with URGENT.
     pub previous_urgent: AtomicU32,
-    /// Last urgent byte, as `position << 32 | state << 8 | byte`, valid with URGENT and stored
-    /// before `rx_head`. The state is one of [`urgent_state`]; ARRIVED means that `byte` is valid.
+    /// Newest urgent byte, as `position << 32 | state << 8 | byte`. Valid with URGENT, and stored
+    /// before `rx_head`. The state is one of [`urgent_state`]. `byte` is valid in state ARRIVED.
     pub urgent: AtomicU64,
 }
 
@@ -393,7 +393,7 @@ pub mod control_request {
 pub struct ControlEvent {
     /// One of [`control_event`].
     pub kind: u32,
-    /// Slot of the connection.
+    /// Number of the connection's slot.
     pub slot: u32,
     /// Cookie of the CONNECT request. ACCEPTED: cookie of the listener.
     pub cookie: u64,
@@ -403,8 +403,8 @@ pub struct ControlEvent {
     pub cause: u32,
     /// ACCEPTED: number of the listener.
     pub listener: u32,
-    /// CONNECT_STARTED: number of bytes that the SYN can carry. The SYN waits until the program
-    /// writes data or sets OPEN_NOW. 0 if the SYN has been sent.
+    /// CONNECT_STARTED: 0 if the SYN has been sent. Otherwise the number of data bytes that the SYN
+    /// can carry. The SYN then waits until the program writes data or sets OPEN_NOW.
     pub syn_room: u32,
     /// Zero.
     pub reserved: [u32; 8],
@@ -449,7 +449,7 @@ pub struct ServicePage {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct CoreLine {
-    /// 1 while the core sleeps, or is about to sleep, and programs must ring its doorbell.
+    /// 1 while the core sleeps or is about to sleep. Programs must then ring the core's doorbell.
     pub needs_wakeup: AtomicU32,
     /// CPU of the core plus one. 0 if the core is not pinned.
     pub cpu: AtomicU32,
@@ -477,7 +477,7 @@ pub const ROUTE_ACCELERATED: u32 = 1;
 /// listens at the address, so `connect` waits for the service's answer to CONNECT.
 pub const ROUTE_ASK_SERVICE: u32 = 2;
 /// The prefix is loopback or another address of this host. Programs that use the service within
-/// the host treat it as [`ROUTE_ASK_SERVICE`], and other programs as [`ROUTE_KERNEL`].
+/// the host treat the route as [`ROUTE_ASK_SERVICE`], and other programs as [`ROUTE_KERNEL`].
 pub const ROUTE_WITHIN_HOST: u32 = 3;
 
 const _: () = {

@@ -1,10 +1,10 @@
 //! Socket options of a connection. The program sets the options. The service (process `tidelaned`)
-//! reads the options from a request, or from the slot, the connection's record in shared memory.
+//! reads the options from a request, or from the connection's slot (its record in shared memory).
 
 use core::sync::atomic::AtomicU32;
 
 /// Options of a [`Slot`](crate::Slot) that are not bits of [`program_flags`](crate::program_flags).
-/// The program writes them. Zero stands for the service's default.
+/// The program writes all fields. Zero in a socket option stands for the service's default.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct SlotOptions {
@@ -32,13 +32,14 @@ pub struct SlotOptions {
     pub ip_fields: AtomicU32,
     /// TCP_SYNCNT: number of SYN retransmissions.
     pub syn_retries: AtomicU32,
-    /// Not 0 if the service must send READY when bytes have left the host, and report their
-    /// position in [`tx_sent`](crate::ServiceHalf::tx_sent) (TCP_NOTSENT_LOWAT).
+    /// Not 0 if the service must report sent bytes (TCP_NOTSENT_LOWAT): when bytes have left the
+    /// host, the service stores the position after them in
+    /// [`tx_sent`](crate::ServiceHalf::tx_sent), and sends the event READY.
     pub tx_reports: AtomicU32,
     /// Counter of the changes of `tx_urgent`.
     pub tx_urgent_count: AtomicU32,
-    /// Stream position after the last urgent byte (MSG_OOB). The program stores it before
-    /// [`tx_head`] reaches the position.
+    /// Stream position after the urgent byte that the program wrote most recently (MSG_OOB). The
+    /// program stores this position before [`tx_head`] reaches the position.
     ///
     /// [`tx_head`]: crate::ProgramHalf::tx_head
     pub tx_urgent: AtomicU32,

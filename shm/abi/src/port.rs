@@ -19,13 +19,16 @@
 //! A ring consists of *units* of [`PACKET_UNIT`] bytes. An entry is a [`PacketHead`] and then the
 //! frame, in consecutive units. An entry never wraps. If the frame does not fit before the end of
 //! the ring, the producer first writes an entry with the length [`PACKET_SKIP`], which extends to
-//! the end. The indices `produced` and `consumed` count units.
+//! the end. The indices `produced` and `consumed` count units and wrap at 2^32.
+//!
+//! A *GSO frame* is a TCP packet with more payload than one segment may carry. The service or the
+//! NIC splits the payload into segments.
 
 use core::sync::atomic::AtomicU32;
 
 /// Length of a unit of a packet ring in bytes.
 pub const PACKET_UNIT: u32 = 16;
-/// Value of [`PacketHead::len`] for an entry without a frame that extends to the end of the ring.
+/// Value of [`PacketHead::len`] for an entry that has no frame and extends to the end of the ring.
 pub const PACKET_SKIP: u32 = u32::MAX;
 /// Offset of the packets from the start of a mux port's memory, in bytes.
 pub const PORT_DATA_OFFSET: u64 = 4096;
@@ -33,7 +36,7 @@ pub const PORT_DATA_OFFSET: u64 = 4096;
 pub const PORT_RING_LEN_MIN: u32 = 16 * 1024;
 /// Largest length of a mux port's packet ring in bytes.
 pub const PORT_RING_LEN_MAX: u32 = 4 * 1024 * 1024;
-/// Largest frame of a mux port in bytes, except a GSO frame.
+/// Length in bytes of the largest frame of a mux port that is not a GSO frame.
 pub const PORT_FRAME_LEN_MAX: u32 = 2048;
 /// Length in bytes of the largest GSO frame: an Ethernet header and the longest IP packet.
 pub const PORT_GSO_LEN_MAX: u32 = 14 + 65_535;
@@ -68,10 +71,10 @@ pub struct PortHead {
     pub produced: PortWord,
     /// Number of units of the other memory that the writer of this memory has consumed.
     pub consumed: PortWord,
-    /// The program's memory: an odd number while the program sleeps, or is about to sleep, and the
-    /// service must ring the mux port's doorbell. Each sleep has another number, so that the
-    /// service, which cannot write the word, rings once for each sleep. Unused in the service's
-    /// memory.
+    /// In the program's memory: an odd number while the program sleeps or is about to sleep. The
+    /// service must then ring the mux port's doorbell (an eventfd). Each sleep has another number,
+    /// so that the service, which cannot write the word, rings once for each sleep. Unused in the
+    /// service's memory.
     pub sleep: PortWord,
 }
 
@@ -81,10 +84,10 @@ pub struct PortHead {
 pub struct PacketHead {
     /// Length of the frame in bytes, or [`PACKET_SKIP`].
     pub len: u32,
-    /// Zero for an ordinary frame, which has at most [`PORT_FRAME_LEN_MAX`] bytes. For a GSO frame,
-    /// which only a program sends: payload bytes of each TCP segment except the last segment. The
-    /// service ignores the checksums of a GSO frame. The service or the NIC computes the checksums
-    /// of the segments.
+    /// Zero for an ordinary frame, which has at most [`PORT_FRAME_LEN_MAX`] bytes. For a GSO frame:
+    /// payload bytes of each TCP segment except the last segment. Only a program sends GSO frames.
+    /// The service ignores the checksums of a GSO frame. The service or the NIC computes the
+    /// checksums of the segments.
     pub segment_size: u16,
     /// Zero.
     pub reserved: u16,

@@ -1,7 +1,8 @@
 //! Messages between a program and the service (process `tidelaned`) over the registration socket, a
 //! SOCK_SEQPACKET unix socket. A program registers, adds contexts (one for each of its threads),
 //! and makes the requests that need a descriptor. The crate's documentation describes the memory
-//! that program and service share: the program region, with a slot for each connection.
+//! that program and service share: the program region, with a slot (a record) for each connection.
+//! A core is a polling thread of the service.
 
 /// A registration message in either direction. File descriptors are passed as ancillary data
 /// (SCM_RIGHTS). The doc of each field names the kinds of messages that use the field.
@@ -18,30 +19,33 @@ pub struct Message {
     pub refusal: u32,
     /// CONTEXT, TAKE_CONNECTION: number of the context.
     pub context: u32,
-    /// LISTEN: the program's own number for the listener.
+    /// LISTEN and its answer: the program's own number for the listener.
     pub cookie: u64,
     /// UNLISTEN, and the answers to LISTEN and INHERIT: the service's number for the listener.
     pub listener: u32,
-    /// LISTEN: largest length of the accept queue.
+    /// LISTEN: largest number of connections in the accept queue.
     pub backlog: u32,
     /// REGISTERED: length of the program region in bytes.
     pub region_len: u64,
     /// REPORT_NOT_ACCELERATED: inode number of the kernel socket that is not accelerated.
     pub inode: u64,
     /// REPORT_NOT_ACCELERATED: one of [`not_accelerated`]. Answers with [`refusal::LIMIT`]: the
-    /// limit, or 0.
+    /// value of [`not_accelerated::limit`] for the limit that is reached, or 0.
     pub reason: u32,
     /// RELEASE_TUPLE, and the answers to RESERVE and CLAIM_TUPLE: the port, in host byte order.
     pub port: u32,
     /// TAKE_CONNECTION, RELEASE_CONNECTION: identity of the connection, from
     /// [`ConnectionIds::connection`](crate::ConnectionIds).
     pub connection: u64,
-    /// TAKE_CONNECTION: word of a send buffer that can hold the unacknowledged data. 0 for none.
+    /// TAKE_CONNECTION: send buffer in the program's memory, as a word that encodes offset and
+    /// size. The service copies the connection's unacknowledged data into the buffer. 0 for no
+    /// buffer.
     pub tx_buffer: crate::BufferWord,
     /// TCP_INFO, and the answer to TAKE_CONNECTION: number of the slot. In an answer with
     /// [`refusal::BUFFER_TOO_SMALL`], the number of unacknowledged bytes.
     pub slot: u32,
-    /// TCP_INFO, and the answer to TAKE_CONNECTION: generation of the slot.
+    /// TCP_INFO, and the answer to TAKE_CONNECTION: generation of the slot. The generation counts
+    /// the uses and the releases of the slot.
     pub generation: u32,
     /// REGISTER, OPEN_PORT: name of the program, padded with NUL.
     pub name: [u8; 32],
@@ -52,8 +56,8 @@ pub struct Message {
     /// RESERVE: local address of a connection within the host. Zeros for a connection over the
     /// interface. RELEASE_TUPLE and the answer to CLAIM_TUPLE: local address of the 3-tuple.
     pub local_addr: [u8; 16],
-    /// LISTEN: 1 if the listener also accepts connections from within the host. REGISTERED: the
-    /// default for programs that did not choose.
+    /// LISTEN: 1 if the listener also accepts connections from within the host; otherwise 0.
+    /// REGISTERED: the value that the program uses if its user has not chosen a value.
     pub within_host: u32,
     /// Zero.
     pub reserved: u32,
@@ -62,8 +66,8 @@ pub struct Message {
     pub packet_port: crate::port::PacketPort,
 }
 
-/// Figures of a connection for TCP_INFO and TCP_CONGESTION. The service fills them. Counters start
-/// with the connection.
+/// Figures of a connection for the socket options TCP_INFO, TCP_CC_INFO and TCP_CONGESTION. The
+/// service fills in all fields. Each count covers the time since the start of the connection.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
@@ -74,9 +78,10 @@ pub struct TcpInfo {
     /// Payload bytes sent. Each retransmission counts again.
     pub bytes_sent: u64,
     /// Pacing rate in bytes per second. An unpaced connection reports the rate that pacing would
-    /// use. All ones before the first RTT sample, unless BBR or SO_MAX_PACING_RATE gives a rate.
+    /// use. If there is no RTT sample yet, and neither BBR nor SO_MAX_PACING_RATE gives a rate, all
+    /// bits are one.
     pub pacing_rate: u64,
-    /// SO_MAX_PACING_RATE in bytes per second. All ones without the option.
+    /// SO_MAX_PACING_RATE in bytes per second. All bits are one if the option is not set.
     pub pacing_rate_max: u64,
     /// Payload bytes retransmitted, counted at each retransmission.
     pub retrans_bytes: u64,
@@ -102,9 +107,10 @@ pub struct TcpInfo {
     pub ssthresh: u32,
     /// Largest number of payload bytes in a segment that this host sends (MSS).
     pub mss: u32,
-    /// Payload bytes of the largest recent segment from the peer.
+    /// Largest payload of the segments from the peer, in bytes. An estimate until a segment has a
+    /// larger payload than the estimate.
     pub rcv_mss: u32,
-    /// Bytes sent and not acknowledged (FlightSize).
+    /// Bytes sent and not acknowledged, including SYN and FIN (FlightSize of RFC 5681).
     pub flight_size: u32,
     /// Unacknowledged bytes that the peer has SACKed.
     pub sacked: u32,
@@ -128,9 +134,9 @@ pub struct TcpInfo {
     pub segs_out: u32,
     /// Number of segments sent with payload. Each retransmission counts again.
     pub data_segs_out: u32,
-    /// Number of segments acknowledged or SACKed by the peer, including the SYN.
+    /// Estimated number of segments that the peer has acknowledged or SACKed, including the SYN.
     pub delivered: u32,
-    /// Number of segments acknowledged or SACKed by ACKs with ECE.
+    /// Number of segments that ACKs with the flag ECE have acknowledged or SACKed.
     pub delivered_ce: u32,
     /// Number of segments received out of order.
     pub ooo_segments: u32,
@@ -138,11 +144,12 @@ pub struct TcpInfo {
     pub last_data_sent_ms: u32,
     /// Milliseconds since payload last arrived in order.
     pub last_data_recv_ms: u32,
-    /// Milliseconds since an ACK last arrived.
+    /// Milliseconds since an ACK last arrived. An ACK that acknowledges no new data may not count.
     pub last_ack_recv_ms: u32,
-    /// Number of zero-window probes without an answer. 0 while the peer's window is open.
+    /// While the persist timer runs: number of window probes, keepalive probes and retransmission
+    /// timeouts without an answer. Otherwise 0.
     pub probes: u32,
-    /// Send window in bytes: SND.WND, as the peer has advertised.
+    /// Send window in bytes: SND.WND, which the peer has advertised.
     pub snd_wnd: u32,
     /// Receive window in bytes, as last advertised to the peer.
     pub rcv_wnd: u32,
@@ -161,10 +168,10 @@ pub struct TcpInfo {
     /// Figures of the congestion control algorithm, for TCP_CC_INFO. Zero for algorithms without
     /// figures.
     ///
-    /// DCTCP: alpha in units of 1/1024, then the bytes marked and the bytes acknowledged in the
-    /// current window. BBR: bandwidth in bytes per second, then 0, the smallest round-trip time in
-    /// microseconds (all ones before the first sample), and the gains of pacing rate and window in
-    /// units of 1/256.
+    /// DCTCP: alpha in units of 1/1024, then the number of marked bytes and the number of
+    /// acknowledged bytes in the current window. BBR: bandwidth in bytes per second, then 0, then
+    /// the smallest round-trip time in microseconds (all bits are one before the first sample),
+    /// then the pacing gain and the window gain, each in units of 1/256. The remaining words are 0.
     pub details: [u32; 6],
     /// Longest time in microseconds for which an ACK is delayed. 0 before the first payload has
     /// arrived.
@@ -179,10 +186,11 @@ pub mod tcp_info_features {
     pub const SACK: u32 = 1 << 1;
     /// The connection uses ECN.
     pub const ECN: u32 = 1 << 2;
-    /// The SYN carried data that was acknowledged (RFC 7413): all data of our SYN, or the data of
-    /// the peer's SYN that fitted into our receive window.
+    /// Data in a SYN was acknowledged (RFC 7413). In an active open, the peer acknowledged all data
+    /// of our SYN. In a passive open, we acknowledged the data of the peer's SYN that fitted into
+    /// our receive window.
     pub const SYN_DATA: u32 = 1 << 3;
-    /// The program, not the path, limited `delivery_rate`. Also set before the first rate.
+    /// The program, not the path, limited `delivery_rate`. Also set before the first measured rate.
     pub const APP_LIMITED: u32 = 1 << 4;
 }
 
@@ -191,9 +199,10 @@ pub mod message {
     /// Sent by a program to register.
     ///
     /// The answer REGISTERED carries these descriptors, in this order: the three memories of the
-    /// program region (control, received, sent), the service page, and for each core the doorbell
-    /// eventfd that the program rings while the core sleeps. The program maps the memories and
-    /// seals the first and the last memory (F_SEAL_FUTURE_WRITE) before it sends CONTEXT.
+    /// program region (control, receive buffers, send buffers), the service page (routes and the
+    /// state of the cores), and for each core the doorbell eventfd that the program rings while the
+    /// core sleeps. The program maps the memories and seals the first and the last memory
+    /// (F_SEAL_FUTURE_WRITE) before it sends CONTEXT.
     pub const REGISTER: u32 = 1;
     /// Answer to REGISTER.
     pub const REGISTERED: u32 = 2;
@@ -204,18 +213,19 @@ pub mod message {
     /// the descriptor of the socket. The answer is LISTEN. Another program that holds the same
     /// socket after a fork gets the same listener.
     pub const LISTEN: u32 = 4;
-    /// Sent by a program that gives up its hold of the listener: the program has closed the
-    /// descriptor, has shut the socket down, or leaves the listener to the kernel. If no other
-    /// program holds the listener, the service releases the port. The answer is UNLISTEN.
+    /// Sent by a program that gives up its hold of `listener`: the program has closed the
+    /// descriptor of the socket, has shut the socket down, or leaves the listener to the kernel. If
+    /// no other program holds the listener, the service releases the port. The answer is UNLISTEN.
     pub const UNLISTEN: u32 = 5;
-    /// Sent by a program to reserve a port for its connections. Carries the bound kernel socket
-    /// that holds the port. The answer is RESERVE.
+    /// Sent by a program to reserve a local port for active opens. Carries the descriptor of the
+    /// bound kernel socket that holds the port. The answer is RESERVE.
     pub const RESERVE: u32 = 6;
     /// Sent by a program to report why a socket is not accelerated, for `tidelane ss`. There is no
     /// answer. The service also accepts this message from programs that it does not admit.
     pub const REPORT_NOT_ACCELERATED: u32 = 7;
-    /// Sent by any process to ask if its ABI version is the service's version. The answer is PROBE.
-    /// The process may send REGISTER afterwards.
+    /// Sent by any process to ask if the service has the process's ABI version and admits the
+    /// process. If the versions are equal, the answer is PROBE; otherwise, the answer is REGISTERED
+    /// with the refusal ABI_VERSION. The process may send REGISTER afterwards.
     pub const PROBE: u32 = 8;
     /// Sent before a fork by a program, or by a child that inherited connections. The message
     /// announces that the next child will hold the same connections.
@@ -224,43 +234,46 @@ pub mod message {
     /// REGISTER. If `listener` in the answer is not 0, the kernel serves this listener from now on,
     /// for the reason [`FORKS`](super::not_accelerated::FORKS). The program then sends UNLISTEN.
     pub const INHERIT: u32 = 9;
-    /// Sent by a program to move `connection` to its context `context`. After a fork, several
-    /// processes hold a connection, and the memory of one process has its data. The answer is
-    /// TAKE_CONNECTION.
+    /// Sent by a program to move `connection` to the program's context `context`. After a fork,
+    /// several processes hold a connection, but only the region of one of these processes has the
+    /// slot and the data of the connection. The answer is TAKE_CONNECTION.
     pub const TAKE_CONNECTION: u32 = 10;
-    /// Sent by a process that has closed `connection`, if the process has no region or the
-    /// connection has no slot in its region. There is no answer.
+    /// Sent by a process that has closed `connection`, if the process has no region, or if the
+    /// connection has no slot in the process's region. There is no answer.
     pub const RELEASE_CONNECTION: u32 = 11;
     /// Sent by a program to ask for the figures of its connection in `slot` with `generation`. The
     /// answer is TCP_INFO.
     pub const TCP_INFO: u32 = 12;
-    /// Sent by a program with a stack of its own to open a mux port: packet rings through which the
-    /// program shares the NIC. Carries the descriptor of the program's doorbell eventfd. A
-    /// registration socket is used with OPEN_PORT or with REGISTER, not with both.
+    /// Sent by a program with a TCP/IP stack of its own to open a mux port: packet rings through
+    /// which the program shares the NIC. Carries the descriptor of the program's doorbell eventfd.
+    /// A registration socket is used with OPEN_PORT or with REGISTER, not with both.
     ///
-    /// The answer PORT_OPENED carries these descriptors, in this order: for each core the two
-    /// memories of the mux port's rings, the service page, and for each core the doorbell
-    /// eventfd that the program rings while the core sleeps. The program maps the memories, and
-    /// seals the second memory of each core (F_SEAL_FUTURE_WRITE) before it sends CLAIM_TUPLE. The
-    /// service closes the mux port when the program closes the registration socket.
+    /// The answer PORT_OPENED carries these descriptors, in this order: two memories for each core,
+    /// with the rings of the mux port; the service page; and for each core the doorbell eventfd
+    /// that the program rings while the core sleeps. The program maps the memories, and seals the
+    /// second memory of each core (F_SEAL_FUTURE_WRITE) before it sends CLAIM_TUPLE. The service
+    /// closes the mux port when the program closes the registration socket.
     pub const OPEN_PORT: u32 = 13;
     /// Answer to OPEN_PORT.
     pub const PORT_OPENED: u32 = 14;
-    /// Sent by a program to get the packets of a 3-tuple: protocol, local address and local port.
-    /// Carries a kernel socket that is bound to the 3-tuple, and neither listens nor is connected.
-    /// The answer is CLAIM_TUPLE.
+    /// Sent by a program to claim a 3-tuple: protocol, local address and local port. The program's
+    /// mux port then gets the packets of the 3-tuple. Carries the descriptor of a kernel socket
+    /// that is bound to the 3-tuple, does not listen, and is not connected. The answer is
+    /// CLAIM_TUPLE.
     ///
-    /// The program's mux port gets the packets of the 3-tuple. If the socket backs a claim of
-    /// another mux port of the same user, the claim moves to this mux port. At all times, one of
-    /// the two mux ports has the claim.
+    /// If the program sends the socket of a claim that another mux port of the same user has, the
+    /// claim moves to this mux port. On each core, one of the two mux ports has the claim at all
+    /// times during the move.
     pub const CLAIM_TUPLE: u32 = 15;
-    /// Sent by a program to give a 3-tuple back. The address is the address to which the socket of
-    /// the claim is bound, and may be the wildcard address. The answer is RELEASE_TUPLE.
+    /// Sent by a program to end its claim of a 3-tuple. The local address in the message is the
+    /// address to which the claim's socket is bound, and may be the wildcard address. The answer is
+    /// RELEASE_TUPLE.
     pub const RELEASE_TUPLE: u32 = 16;
-    /// Sent by a program whose kernel socket does not listen, although the service may have its
-    /// listener: after `shutdown`, or if `listen` finds the port in use. Carries the descriptor of
-    /// the socket. The service suspends the listener for all programs that hold it, until any
-    /// program sends LISTEN with the socket. The answer is SUSPEND_LISTENER.
+    /// Sent by a program whose kernel socket does not listen, although the service may still have a
+    /// listener for the socket. This happens after `shutdown`, or if `listen` finds the port in
+    /// use. Carries the descriptor of the socket. The service suspends the listener for all
+    /// programs that hold the listener, until any program sends LISTEN with the socket. The answer
+    /// is SUSPEND_LISTENER.
     pub const SUSPEND_LISTENER: u32 = 17;
 }
 
@@ -270,9 +283,9 @@ pub mod refusal {
     pub const ABI_VERSION: u32 = 1;
     /// The message is invalid.
     pub const MALFORMED: u32 = 2;
-    /// A limit is reached, for example the number of programs, contexts or listeners, or the
+    /// A limit is reached (for example the number of programs, contexts or listeners), or the
     /// service has failed to carry out the request. [`Message::reason`](super::Message) is the
-    /// value of [`not_accelerated::limit`](super::not_accelerated::limit), or 0.
+    /// value of [`not_accelerated::limit`](super::not_accelerated::limit) for the limit, or 0.
     pub const LIMIT: u32 = 3;
     /// The program has no right to the object of the request: the descriptor is not a suitable
     /// kernel socket, or the program does not hold the connection or the 3-tuple.
@@ -281,15 +294,15 @@ pub mod refusal {
     pub const NOT_ACCELERATED: u32 = 5;
     /// Another program, mux port or kernel socket has the 3-tuple.
     pub const IN_USE: u32 = 6;
-    /// TAKE_CONNECTION: the process that has the connection is copying bytes of it. The program
-    /// repeats the request.
+    /// TAKE_CONNECTION: the process that has the connection is copying bytes of the connection, or
+    /// the service is about to publish the connection's end. The program repeats the request.
     pub const BUSY: u32 = 7;
     /// TAKE_CONNECTION: the send buffer is too small for the unacknowledged data.
     pub const BUFFER_TOO_SMALL: u32 = 8;
     /// LISTEN: the kernel serves this listener, for the reason
     /// [`FORKS`](super::not_accelerated::FORKS).
     pub const FORKS: u32 = 9;
-    /// TAKE_CONNECTION: the connection already is in the program's memory.
+    /// TAKE_CONNECTION: the connection already has its slot in the program's own region.
     pub const AT_HOME: u32 = 10;
     /// REGISTER, PROBE, OPEN_PORT: the service does not admit programs of this network namespace.
     /// After the refusals NAMESPACE, USER and CGROUP, the program may still send
@@ -311,13 +324,13 @@ pub mod not_accelerated {
     pub const ROUTE: u32 = 1;
     /// The socket is bound to an address that is not on an accelerated interface, such as loopback.
     pub const LOCAL_ADDRESS: u32 = 3;
-    /// The connection arrived through the kernel, such as from a loopback client of a shared
-    /// listener.
+    /// The kernel accepted the connection of a listener that the service also serves, for example a
+    /// connection over loopback.
     pub const KERNEL_PEER: u32 = 4;
     /// An option that is not implemented was set before connect or listen.
     pub const OPTION: u32 = 5;
-    /// The service refused because of a limit. The bits above [`REASON_BITS`] identify the limit,
-    /// or are zero. Only the service knows the meaning of this number.
+    /// A limit is reached. The bits above the lowest [`REASON_BITS`] bits hold the number of the
+    /// limit, or zero. Only the service knows the meaning of the number.
     pub const LIMIT: u32 = 6;
     /// The program inherited the connection through a fork that was not announced to the service.
     pub const FORKED: u32 = 7;
@@ -335,7 +348,8 @@ pub mod not_accelerated {
     pub const USER: u32 = super::refusal::USER;
     /// The program's cgroup has BPF programs, which connections through the service would bypass.
     pub const CGROUP: u32 = super::refusal::CGROUP;
-    /// Number of low bits that hold the reason. The bits above hold the number of a limit.
+    /// Number of low bits of a reason that hold one of these constants. The bits above them hold
+    /// the number of a limit.
     pub const REASON_BITS: u32 = 8;
 
     /// Returns the reason without the number of a limit.

@@ -1,4 +1,5 @@
-//! Paths of the files of a service (a process `tidelaned`), and safe functions to open the files.
+//! Paths of the files of a service (a process `tidelaned`), and functions that open the files
+//! without following the links of other users. NAME stands for the name of the service.
 //!
 //! ```text
 //!   /run/tidelane/NAME/pid, control.sock, admin.sock      /var/log/tidelane/NAME.log

@@ -3,8 +3,8 @@
 
 use std::{fmt, str::FromStr};
 
-/// Largest length of a name in bytes. The path of a socket that contains the name must fit into
-/// `sockaddr_un`.
+/// Largest length of a name in bytes. The paths of the service's sockets contain the name, and must
+/// fit into `sockaddr_un`.
 pub const NAME_LEN_MAX: usize = 64;
 
 /// The name of a service. The name is one path component, because it names a directory and a log

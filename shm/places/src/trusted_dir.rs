@@ -1,4 +1,4 @@
-//! Directories of the services' files, and checks that no other user can write to them.
+//! Directories of the services' files, and checks that no other user can write to the directories.
 
 use std::{
     fs::File,
@@ -24,7 +24,7 @@ pub struct TrustedDir {
 
 impl TrustedDir {
     /// Opens a directory of the system, such as `/run`, without a check of its owner and mode. The
-    /// function follows links in the path, because only the administrator can create them.
+    /// function follows links in the path, because only the administrator can create these links.
     pub fn of_system(path: &Path) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty())?;
@@ -32,8 +32,8 @@ impl TrustedDir {
         Ok(Self { fd, path })
     }
 
-    /// Creates the subdirectory `name`, or opens an existing one. Refuses a link, a directory of
-    /// another user, and a directory to which other users may write.
+    /// Creates the subdirectory `name`, or opens it if it exists. Refuses a symbolic link, a
+    /// directory of another user, and a directory to which other users may write.
     pub fn child(&self, name: &str) -> io::Result<Self> {
         let path = self.path.join(name);
         let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;

@@ -1,20 +1,24 @@
 //! Allocator of stream buffers, the circular payload buffers of connections. The buffers lie in one
 //! area of a region, the memory that a program shares with the service (process `tidelaned`). The
-//! allocator is a buddy allocator with a quick list for each size.
+//! allocator is a buddy allocator with a quick list (a stack of unmerged free blocks) for each
+//! size.
 //!
 //! ```text
-//! alloc -> quick list of the size (LIFO, unmerged) -> buddy lists, split -> merge quick lists
-//!          -> begin the next chunk of the area
-//! free  -> quick list; a full quick list merges its older half into the buddy lists
+//! alloc: 1. pop a block from the quick list of the size
+//!        2. take a block from the buddy lists; if only a larger block is free, split it
+//!        3. merge the blocks of all quick lists into the buddy lists, and repeat step 2
+//!        4. begin the next chunk of the area, and repeat step 2
+//! free:  push the block to the quick list; if the list is full, first merge its older half
 //! ```
 //!
-//! The allocator returns the buffer of the requested size that was freed last, because its memory
-//! is likely to be in the CPU caches. For request-response traffic, an allocation is a pop from the
-//! quick list and a release is a push.
+//! If the quick list has a block, the allocator returns the most recently freed buffer of the size,
+//! because its memory is likely to be in the CPU caches. For request-response traffic, an
+//! allocation is a pop from the quick list, and a release is a push.
 //!
 //! The service allocates receive buffers, and the program allocates send buffers. All state is
-//! private: the allocator reads nothing from shared memory. The allocator adds chunks of 8 MiB as
-//! needed. Each chunk needs 40 KiB of state.
+//! private: the allocator reads nothing from shared memory. The allocator divides the area into
+//! chunks of 8 MiB, and begins a chunk when the earlier chunks have no suitable block. Each chunk
+//! needs 40 KiB of state.
 
 use std::{fmt::Debug, ops::Range};
 
@@ -22,7 +26,7 @@ use tidelane_abi::{STREAM_BUFFER_LOG2_MAX, STREAM_BUFFER_LOG2_MIN};
 
 use crate::StreamBuffer;
 
-/// Binary logarithm of the smallest buffer in bytes.
+/// Binary logarithm of the smallest buffer's size in bytes.
 const MIN: u8 = STREAM_BUFFER_LOG2_MIN;
 /// Number of buffer sizes. A buffer of order `n` has `2^n` units.
 const ORDERS: usize = (STREAM_BUFFER_LOG2_MAX - STREAM_BUFFER_LOG2_MIN + 1) as usize;
@@ -84,10 +88,10 @@ fn boxed<T: Clone + Debug, const N: usize>(value: T) -> Box<[T; N]> {
     values.try_into().expect("N values")
 }
 
-/// Free blocks of one size, the block freed last at the end.
+/// Free blocks of one size. The most recently freed block is at the end.
 #[derive(Clone, Copy, Debug)]
 struct QuickList {
-    /// First unit of each block.
+    /// First unit of each block, in the first `len` entries.
     units: [u32; QUICK_MAX],
     /// Number of blocks.
     len: usize,
@@ -108,7 +112,8 @@ pub struct BufferAllocator {
     quick: Box<[QuickList; ORDERS]>,
     /// Number of bytes in allocated blocks.
     allocated: u64,
-    /// True if blocks were freed since [`take_dirty`](BufferAllocator::take_dirty) last found none.
+    /// True if a block was freed since [`take_dirty`](BufferAllocator::take_dirty) last returned
+    /// `None`.
     free_dirty: bool,
 }
 
@@ -184,7 +189,8 @@ impl BufferAllocator {
         self.area.end - self.area.start
     }
 
-    /// Returns the size in bytes of the largest buffer that fits into the empty area.
+    /// Returns the size in bytes of the largest buffer that fits into the area while no buffer is
+    /// allocated. Returns 0 if no buffer fits.
     pub fn longest(&self) -> u32 {
         self.capacity().checked_ilog2().map_or(0, |log2| {
             let log2 = log2.min(u32::from(STREAM_BUFFER_LOG2_MAX));
@@ -192,15 +198,16 @@ impl BufferAllocator {
         })
     }
 
-    /// Returns true if blocks were freed since [`take_dirty`](Self::take_dirty) last found none.
+    /// Returns true if a block was freed since [`take_dirty`](Self::take_dirty) last returned
+    /// `None`.
     pub fn has_free_dirty(&self) -> bool {
         self.free_dirty
     }
 
-    /// Merges all free blocks and takes the largest free block of at least `len_min` bytes whose
-    /// pages may be resident. The caller owns the block while it releases these pages
-    /// (`Region::punch_hole`), and then calls [`return_clean`](Self::return_clean). Returns `None`
-    /// if no free block meets these conditions.
+    /// Merges all free blocks. Then takes the largest dirty block (a free block whose pages may be
+    /// resident). The caller owns the block, releases its pages (`Region::punch_hole`), and then
+    /// calls [`return_clean`](Self::return_clean). Returns `None` if no dirty block has at least
+    /// `len_min` bytes.
     pub fn take_dirty(&mut self, len_min: u64) -> Option<StreamBuffer> {
         self.merge_all();
         let orders = (0..ORDERS as u8).rev();
@@ -252,7 +259,8 @@ impl BufferAllocator {
         if let Some(unit) = self.take_block(order) {
             return Some(unit);
         }
-        // A complete chunk has a block of every order. Only the last chunk can be incomplete.
+        // A new chunk of full size can give a block of any order. Only the last chunk of the area
+        // can be smaller.
         while self.begin_chunk() {
             if let Some(unit) = self.take_block(order) {
                 return Some(unit);
@@ -261,8 +269,8 @@ impl BufferAllocator {
         None
     }
 
-    /// Takes a block of `order` from the buddy lists. Splits the smallest larger block if no block
-    /// of `order` is free.
+    /// Takes a block of `order` from the buddy lists. If these lists have no block of `order`,
+    /// splits the smallest larger block.
     fn take_block(&mut self, order: u8) -> Option<u32> {
         let from = (order..ORDERS as u8).find(|&from| self.free[from as usize] != NONE)?;
         let unit = self.free[from as usize];

@@ -1,8 +1,8 @@
 //! Ancillary data of a message: descriptors, and the credentials and the pidfd of the sender.
 //!
-//! `rustix` receives the message, and this module parses the ancillary data. `rustix` cannot
-//! represent the process id zero, which the kernel reports for a sender outside of the receiver's
-//! PID namespace.
+//! `rustix` receives the message, but this module parses the ancillary data, because `rustix`
+//! cannot represent the process id zero. The kernel reports this id for a sender outside of the
+//! receiver's PID namespace.
 
 use std::{
     io::IoSliceMut,
@@ -73,7 +73,7 @@ pub(crate) fn receive<const SPACE: usize>(
     bytes: &mut [u8],
 ) -> rustix::io::Result<ReceivedMessage> {
     loop {
-        // The kernel leaves the rest of the buffer zero. A header of length zero ends the parsing.
+        // The bytes after the ancillary data stay zero. A header of length zero ends the parsing.
         let mut space = [MaybeUninit::new(0_u8); SPACE];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let iov = &mut [IoSliceMut::new(bytes)];
@@ -87,7 +87,7 @@ pub(crate) fn receive<const SPACE: usize>(
         };
         // SAFETY: the array was initialised above, and the kernel wrote only bytes.
         let space = space.map(|byte| unsafe { byte.assume_init() });
-        // SAFETY: the kernel has just created the descriptors in these messages for this receiver.
+        // SAFETY: the kernel has just created the descriptors in `space` for this receiver.
         let (descriptors, sender, pidfd) = unsafe { take(&space) };
         return Ok(ReceivedMessage {
             len: received.bytes,
@@ -163,8 +163,8 @@ mod tests {
         control(SCM_CREDENTIALS, &words.concat())
     }
 
-    /// Returns the process id in these messages, which have no descriptors. Zero stands for a
-    /// process outside of the PID namespace.
+    /// Returns the sender's process id in `control`, which must have no descriptors. Zero stands
+    /// for a process outside of the PID namespace. Returns `None` if `control` has no credentials.
     fn sender(control: &[u8]) -> Option<i32> {
         // SAFETY: the messages of these tests have no descriptors.
         let (descriptors, sender, pidfd) = unsafe { take(control) };

@@ -10,8 +10,8 @@ use tidelane_abi::RING_SETS_MAX;
 
 use crate::{Layout, layout::UNIT};
 
-/// Returns the core of the connections between these two ports. The order of the ports does not
-/// matter.
+/// Returns the core of the connections between these two TCP ports, for a service with `cores`
+/// cores. The order of the ports does not matter.
 ///
 /// The hash excludes the addresses, because a program that has bound its port needs the core before
 /// the route determines the local address.
@@ -36,8 +36,9 @@ pub struct CoreShare {
 }
 
 impl CoreShare {
-    /// Returns the number of this core's ring set for context `context` (one of the program's
-    /// threads), or `None` if `context` is not less than [`contexts_max`].
+    /// Returns the number of the ring set (a group of rings) between this core and context
+    /// `context` (one of the program's threads). Returns `None` if `context` is not less than
+    /// [`contexts_max`].
     pub fn ring_set(&self, context: u32) -> Option<u32> {
         let number = context.checked_mul(self.cores)?.checked_add(self.core)?;
         (context < contexts_max(self.cores)).then_some(number)
@@ -53,7 +54,7 @@ pub fn contexts_max(cores: u32) -> u32 {
 impl Layout {
     /// Returns the part of the region that belongs to `core` of `cores` cores. With several cores,
     /// the number of slots of each core is a power of two, so that a shift of a slot's number gives
-    /// its core. The remaining slots are not used.
+    /// the number of the core. The slots after the last core's slots are not used.
     pub fn share(&self, core: u32, cores: u32) -> CoreShare {
         let area = self.rx_area();
         let len = (area.end - area.start) / u64::from(cores) / UNIT * UNIT;

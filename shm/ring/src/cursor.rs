@@ -3,9 +3,12 @@
 //!
 //! Each side keeps private copies of both indices, and validates the peer's index before it copies
 //! the index. The consumer's index is invalid if it moves back or passes the published entries. The
-//! producer's index is invalid if the ring would hold more entries than its length. An invalid
+//! producer's index is invalid if the ring would hold more entries than its capacity. An invalid
 //! index is reported as [`Corrupt`] and not copied. A position that is derived from a cursor is
 //! therefore always inside the ring, whatever value the peer writes.
+//!
+//! In the functions, the parameter `produced` is the producer's shared index, and the parameter
+//! `consumed` is the consumer's shared index. The fields with these names are private.
 
 use crate::sync::{AtomicU32, Ordering};
 
@@ -84,8 +87,8 @@ impl ProducerCursor {
     }
 
     /// Returns the position for the next `count` entries if the ring has room for them. The
-    /// function does not check whether the entries reach beyond the end of the ring. The caller
-    /// writes the entries and then calls `commit_many`.
+    /// function does not check whether the entries extend beyond the last position of the ring. The
+    /// caller writes the entries and then calls `commit_many`.
     #[inline]
     pub fn claim_many(&mut self, count: u32, consumed: &AtomicU32) -> Result<usize, PushError> {
         if self.free() < count {
@@ -153,7 +156,7 @@ pub struct ConsumerCursor {
     mask: u32,
     /// The producer's index when it was last loaded.
     produced: u32,
-    /// Index after the last committed entry.
+    /// Index after the last entry that the consumer has copied and committed.
     consumed: u32,
     /// The consumer's index that the producer can see.
     released: u32,
@@ -198,7 +201,8 @@ impl ConsumerCursor {
     }
 
     /// Returns the number of entries up to the private copy of the producer's index. The ring may
-    /// hold more entries. The function loads the producer's index only if no known entry is left.
+    /// hold more entries. If this number is zero, the function first loads the producer's index, so
+    /// a result of zero means that the ring is empty.
     #[inline]
     pub fn known(&mut self, produced: &AtomicU32) -> Result<u32, Corrupt> {
         if self.consumed == self.produced {
@@ -242,7 +246,7 @@ impl ConsumerCursor {
         }
     }
 
-    /// Returns true if the ring is empty. An invalid producer's index counts as an entry, so that
+    /// Returns true if the ring is empty. Returns false if the producer's index is invalid, so that
     /// the caller calls `claim`, which reports [`Corrupt`].
     #[inline]
     pub fn is_empty(&self, produced: &AtomicU32) -> bool {

@@ -9,14 +9,14 @@ use std::{
 use rustix::io::DupFlags;
 
 /// An owned descriptor that is closed by a direct system call. `OwnedFd` would call libc's `close`,
-/// which the preloaded library of a program interposes.
+/// which Tidelane's preloaded library interposes in a program.
 #[derive(Debug)]
 pub struct Descriptor(ManuallyDrop<OwnedFd>);
 
 impl Descriptor {
-    /// Makes this descriptor number refer to the open file description of `other` (`dup3`), and
-    /// closes the previous description. The number stays allocated. Code that still uses the number
-    /// therefore cannot reach an unrelated file.
+    /// Makes this descriptor number refer to the open file description of `other`. The system call
+    /// (`dup3`) also closes the number's previous file, as `close` does. The number stays
+    /// allocated. Code that still uses the number therefore cannot reach an unrelated file.
     pub fn replace_with(&self, other: BorrowedFd<'_>) -> io::Result<()> {
         // SAFETY: the descriptor is open, and `dup3` replaces its file atomically. `ManuallyDrop`
         // keeps the second owner from closing the descriptor.

@@ -77,7 +77,8 @@ impl Doorbell {
         matches!(rustix::io::read(&self.0, &mut count), Ok(8))
     }
 
-    /// Returns the descriptor.
+    /// Returns the owned descriptor, for example to replace its file
+    /// ([`Descriptor::replace_with`]).
     pub fn descriptor(&self) -> &Descriptor {
         &self.0
     }

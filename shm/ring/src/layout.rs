@@ -1,5 +1,6 @@
 //! Layout of a program region: the memory that one program shares with the service (process
-//! `tidelaned`). The region has a header, ring sets, slots (the records of connections), receive
+//! `tidelaned`). The region has a header, ring sets (each has the rings between one thread of the
+//! program and one polling thread of the service), slots (the records of connections), receive
 //! buffers and send buffers, in this order.
 
 use std::ops::Range;
@@ -38,7 +39,7 @@ pub enum LayoutError {
     Magic,
     /// The header has this version of the ABI, which differs from ours.
     Version(u32),
-    /// The offsets and lengths are invalid.
+    /// An offset or a length is invalid.
     Range,
 }
 
@@ -92,7 +93,8 @@ impl Layout {
         }
     }
 
-    /// Validates a header. All parts must be in order and within `mapped_len` bytes.
+    /// Validates a header. All parts must be aligned, in order, and within `mapped_len` bytes, the
+    /// length of the mapping.
     pub fn from_header(header: &Header, mapped_len: u64) -> Result<Layout, LayoutError> {
         if header.magic != REGION_MAGIC {
             return Err(LayoutError::Magic);
@@ -139,7 +141,9 @@ impl Layout {
         self.region_len
     }
 
-    /// Returns the lengths in bytes of the region's three memories: control, received, sent.
+    /// Returns the lengths in bytes of the region's three memories (memfds), in this order:
+    /// `control` (header, ring sets and slots), `received` (receive buffers) and `sent` (send
+    /// buffers).
     pub fn parts(&self) -> [u64; MEMORIES] {
         let rx_len = self.tx_offset - self.rx_offset;
         [self.rx_offset, rx_len, self.region_len - self.tx_offset]

@@ -5,20 +5,22 @@
 //! ```text
 //! Region            one range of addresses: bounds-checked copies, release of pages
 //! Memories          the memfds of a program's region: rights to write and to punch holes
-//! ProgramRegion     Region + validated Layout: contexts, slots        (program <-> service)
-//! ServicePageMap    Region: core lines, route table under a seqlock   (service -> programs)
+//! ProgramRegion     Region + validated Layout: ring sets, slots         (program <-> service)
+//! ServicePageMap    Region: which cores sleep, route table (a seqlock)  (service -> programs)
 //! Producer/Consumer one side of a ring, with private copies of both indices
 //! sleep, Doorbell   wake the other side of a ring, so that a sleeper never misses an entry
 //! PortMemories      the memfds of a port's packet rings (a port serves a program's own stack)
 //! PacketProducer, PacketConsumer    the two ends of a packet ring
 //! StreamBuffer      a circular buffer in a region; allocated by BufferAllocator
-//! CoreShare, core_of    the part of a region and the connections of each core (polling thread)
+//! CoreShare         the part of a region that one core (a polling thread of the service) uses
+//! core_of           the core of the connections between two TCP ports
 //! registration      messages and descriptors over the unix socket
 //! ```
 //!
-//! These rules apply to memory that a hostile peer may write. The peer's index is compared, and
-//! never used to access memory. An entry is copied once, and the copy is validated. Payload is
-//! copied by pointer and never accessed through a reference. All unsafe code is in `*_unsafe.rs`.
+//! These rules apply to memory that a hostile peer (the other process) may write. The peer's index
+//! is compared, and never used to access memory. An entry is copied once, and the copy is
+//! validated. Payload is copied by pointer and never accessed through a reference. All unsafe code
+//! is in `*_unsafe.rs`.
 //!
 //! Under `cfg(loom)` only the index and sleep protocols are built, for `tests/loom.rs`.
 

@@ -95,7 +95,7 @@ pub(crate) fn map(memories: [BorrowedFd<'_>; MEMORIES]) -> io::Result<(Region, [
 }
 
 /// Seals the memories that the program writes, after the program has mapped them. From then on, no
-/// process can punch these memories. The service uses them only after this call.
+/// process can punch these memories. The service uses these memories only after they are sealed.
 pub(crate) fn seal(memories: [BorrowedFd<'_>; MEMORIES]) -> io::Result<()> {
     for (n, memory) in memories.into_iter().enumerate() {
         if n != RECEIVED {
@@ -121,8 +121,9 @@ pub(crate) fn memory(name: &str, len: u64) -> io::Result<OwnedFd> {
 /// Returns a read-only descriptor of `memory`, through which a program can neither write nor punch.
 /// Only root can reopen the memfd for writing. Existing mappings keep their rights.
 ///
-/// Without `/proc`, the function seals the memfd against writes instead. The pages of the memfd can
-/// then never be released.
+/// Without `/proc`, the function returns `memory` itself and adds the seal FUTURE_WRITE, which
+/// forbids later writable mappings. The seal also forbids hole punches, so the pages of the memfd
+/// stay until the memfd is freed.
 fn read_only(memory: OwnedFd) -> io::Result<OwnedFd> {
     fchmod(&memory, Mode::RUSR)?;
     let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
@@ -148,10 +149,12 @@ mod tests {
 
     const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
+    /// Returns the service's mapping of a region, the program's mapping, the memories and the
+    /// layout.
     fn both() -> (ProgramRegion, ProgramRegion, Memories, Layout) {
         let layout = Layout::new(16, 1 << 20, 1 << 20).expect("a possible layout");
         let (ours, memories) = ProgramRegion::create("test", &layout).expect("there is memory");
-        assert!(!memories.are_sealed(), "the program has not mapped them");
+        assert!(!memories.are_sealed(), "sealed before the program mapped");
         let theirs = ProgramRegion::map(memories.descriptors(), layout.region_len());
         (ours, theirs.expect("what was made"), memories, layout)
     }
@@ -185,7 +188,7 @@ mod tests {
         assert!(Region::join(&[part]).is_err());
     }
 
-    /// A program can punch a memory neither through a descriptor nor through a writable mapping.
+    /// A program can punch a memory neither through its descriptor nor through its mapping.
     #[test]
     fn a_program_cannot_punch_holes() {
         let (_ours, theirs, memories, layout) = both();

@@ -1,11 +1,13 @@
-//! Conversion of registration messages from and to bytes.
+//! Conversion of registration messages from and to bytes. A program and the service (process
+//! `tidelaned`) exchange these messages over a unix socket.
 
 use tidelane_abi::{ABI_VERSION, MESSAGE_MAGIC, Message};
 
 /// Length of a message in bytes.
 pub const MESSAGE_LEN: usize = size_of::<Message>();
 
-/// Returns a message of kind `kind`. All other fields are zero.
+/// Returns a message of kind `kind` with the magic number and our ABI version. All other fields are
+/// zero.
 pub fn new_message(kind: u32) -> Message {
     let mut message = from_bytes(&[0; MESSAGE_LEN]);
     message.magic = MESSAGE_MAGIC;
@@ -16,8 +18,9 @@ pub fn new_message(kind: u32) -> Message {
 
 /// Returns the bytes of a message.
 pub fn to_bytes(message: &Message) -> [u8; MESSAGE_LEN] {
-    // SAFETY: `Message` is repr(C) and consists of integers. Its size, which the ABI asserts, is
-    // the sum of the sizes of its fields. It has no padding, so all its bytes are initialised.
+    // SAFETY: `Message` is repr(C) and consists of integers. Its size, which the crate
+    // `tidelane-abi` asserts, is the sum of the sizes of its fields. A message therefore has no
+    // padding, and all its bytes are initialised.
     unsafe { std::mem::transmute::<Message, [u8; MESSAGE_LEN]>(*message) }
 }
 

@@ -1,9 +1,15 @@
 //! The two ends of a packet ring: see [`tidelane_abi::port`] for the layout.
 //!
 //! A packet ring carries frames between the service (process `tidelaned`) and a program with its
-//! own TCP/IP stack. Each process writes one memory and reads the memory of the other process, its
-//! *peer*. The peer may be hostile and may change its memory at any time. The consumer therefore
-//! reads and validates each length once, and copies a frame before it examines the frame.
+//! own TCP/IP stack. The rings between service and program belong to the program's *port*. Each
+//! process writes one memory and reads the memory of the other process, its *peer*. The peer may be
+//! hostile and may change its memory at any time. The consumer therefore reads and validates each
+//! length once, and copies a frame before it examines the frame.
+//!
+//! A ring consists of units of [`PACKET_UNIT`] bytes. An entry is a head and then a frame, in
+//! consecutive units. If a frame does not fit before the end of the ring, the producer writes an
+//! entry that skips the rest of the ring. A GSO frame is a large TCP segment of the program, which
+//! the service or the NIC divides into segments.
 
 use std::{ptr::NonNull, slice, sync::Arc};
 
@@ -27,14 +33,17 @@ const fn units(len: u32) -> u32 {
     (HEAD_LEN + len).div_ceil(PACKET_UNIT)
 }
 
-/// Number of units that a prefetch fetches of a frame. The CPU itself fetches the rest in time.
+/// Largest number of units of a frame that a prefetch fetches. The prefetcher of the CPU fetches
+/// the rest in time.
 const PREFETCH_UNITS_MAX: u32 = 32;
 
 /// Pointers to the heads of a port's two memories, and to the packets of one of them. The value
 /// keeps the memories mapped.
 #[derive(Debug)]
 struct RingPointers {
+    /// Head of the memory that this process writes.
     own: NonNull<PortHead>,
+    /// Head of the memory that the peer writes.
     peer: NonNull<PortHead>,
     /// The packets of the memory that the ring's producer writes.
     data: NonNull<u8>,
@@ -131,8 +140,8 @@ impl PacketProducer {
         self.frame_of(PORT_FRAME_LEN_MAX)
     }
 
-    /// Returns room for a frame of `len` bytes, which may be longer than [`PORT_FRAME_LEN_MAX`]
-    /// for a GSO frame. A call with another length replaces the room that was not committed.
+    /// Returns room for a frame of `len` bytes. A GSO frame may be longer than
+    /// [`PORT_FRAME_LEN_MAX`]. A call with another length replaces the room that was not committed.
     ///
     /// # Errors
     ///
@@ -185,7 +194,8 @@ impl PacketProducer {
     }
 
     /// Queues the whole room that [`frame_of`](Self::frame_of) returned last as a GSO frame.
-    /// `segment_size` is the number of payload bytes of each segment, and not zero.
+    /// `segment_size` is the number of payload bytes of each segment except the last segment, and
+    /// must not be zero.
     ///
     /// # Panics
     ///
@@ -203,9 +213,9 @@ impl PacketProducer {
         self.cursor.commit_many(units(len));
     }
 
-    /// Prefetches the start of the memory to which a frame of `len` bytes will be written, after
-    /// `before` other frames of about the same length. Does nothing if the ring may have no room
-    /// for these frames.
+    /// Prefetches the start of the memory for a future frame of `len` bytes. The producer will
+    /// first write `before` other frames of about this length. Does nothing if the ring may have no
+    /// room for all these frames.
     #[inline]
     pub fn prefetch(&self, before: usize, len: u32) {
         let needed = units(len);
@@ -261,7 +271,8 @@ impl PacketProducer {
     }
 }
 
-/// A frame in a ring: its position in units, and its validated length in bytes.
+/// A frame in a ring: its position in units, its validated length in bytes, and the segment size of
+/// a GSO frame (zero for another frame).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketPlace {
     at: u32,
@@ -281,7 +292,8 @@ impl PacketPlace {
         self.len == 0
     }
 
-    /// Returns the payload bytes of each segment of a GSO frame; zero for another frame.
+    /// Returns the number of payload bytes of each segment of a GSO frame, except the last segment.
+    /// Returns zero if the frame is not a GSO frame.
     #[inline]
     pub fn segment_size(&self) -> u16 {
         self.segment_size
@@ -347,8 +359,8 @@ impl PacketConsumer {
         }))
     }
 
-    /// Prefetches the memory of the next frames, at most `len` bytes with their heads, and of the
-    /// index that [`release`](Self::release) writes.
+    /// Prefetches the next entries (at most `len` bytes), and the index that
+    /// [`release`](Self::release) writes.
     #[inline]
     pub fn prefetch(&self, len: usize) {
         let produced = self.cursor.produced(&self.pointers.peer().produced.word);
@@ -360,7 +372,7 @@ impl PacketConsumer {
     }
 
     /// Returns the position of the next entry, and the number of units that are known to be
-    /// produced and not yet consumed.
+    /// produced and not yet consumed. Returns `None` if the ring is empty.
     #[inline]
     fn known(&mut self) -> Result<Option<(u32, u32)>, Corrupt> {
         let known = self.cursor.known(&self.pointers.peer().produced.word)?;
@@ -427,7 +439,7 @@ impl PacketConsumer {
     /// # Safety
     ///
     /// The producer must be trusted: it does not change a frame before the consumer has released
-    /// the frame.
+    /// the frame. The caller must not use the bytes of a frame after its release.
     pub unsafe fn view(&self) -> PacketView {
         PacketView {
             data: self.pointers.data,

@@ -63,14 +63,14 @@ impl PortMemories {
     }
 
     /// Returns the descriptors in the order in which a message carries them: the service's memory,
-    /// then the program's.
+    /// then the program's memory.
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.service.as_fd(), self.program.as_fd()]
     }
 
     /// Returns true if the memory that the program writes is sealed. A program maps the memory
-    /// before the program seals it. The seal forbids every process to punch holes into the memory,
-    /// because a hole would block the service. The service uses only a port with a sealed memory.
+    /// before the program seals it. The seal prevents every process from punching the memory, which
+    /// would block the service. The service uses the port only if this memory is sealed.
     pub fn are_sealed(&self) -> bool {
         memories::is_write_sealed(&self.program)
     }

@@ -6,9 +6,9 @@ pub const CACHE_LINE: usize = 64;
 /// Purpose of a prefetch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// The program reads the memory next.
+    /// The caller reads the memory next.
     Read,
-    /// The program writes the memory next. The prefetch takes the cache line away from other CPUs.
+    /// The caller writes the memory next. The prefetch takes the cache line away from other CPUs.
     Write,
 }
 
@@ -16,8 +16,8 @@ pub enum Access {
 #[inline(always)]
 fn prefetch_line(at: *const u8, access: Access) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch has no effect that a program can observe, at any address. A CPU without
-    // `prefetchw` executes the instruction as a no-op.
+    // SAFETY: at any address, a prefetch has no effect on the values that code reads, and causes no
+    // fault. A CPU without `prefetchw` executes the instruction as a no-op.
     unsafe {
         use std::arch::{
             asm,

@@ -74,9 +74,8 @@ impl Region {
     }
 
     /// Creates a sparse memfd of `len` bytes and maps it read-write. The memfd cannot shrink, grow
-    /// or be sealed further. Forked children share the mapping.
-    /// [`Self::punch_hole`] can release pages of this memfd, but not of a memfd of
-    /// [`Self::create_one_way`].
+    /// or be sealed further. Forked children share the mapping. [`Self::punch_hole`] can release
+    /// pages of this memfd, but not pages of a memfd of [`Self::create_one_way`].
     pub fn create(name: &str, len: u64) -> io::Result<(Region, OwnedFd)> {
         create_sealed(name, len, SealFlags::empty())
     }
@@ -148,7 +147,7 @@ impl Region {
     /// swap. Panics if `range` is not within the region.
     pub fn keep_resident(&self, range: Range<u64>) {
         let within = range.start <= range.end && range.end <= self.len();
-        assert!(within, "part of the region");
+        assert!(within, "the range is not within the region");
         // SAFETY: the range is within the mapping, and the call changes no byte of it.
         let _ = unsafe {
             let start = self.base.as_ptr().add(range.start as usize);
@@ -228,9 +227,9 @@ impl Region {
             Backing::Memfd => Advice::LinuxRemove,
             Backing::Heap => Advice::LinuxDontNeed,
         };
-        // SAFETY: the range is within the mapping, as checked above. Zero is a
-        // valid value for raw copies and atomics. A user of `address` must not keep a reference to
-        // bytes that are released.
+        // SAFETY: the range is within the mapping, as checked above. Zero is a valid value for raw
+        // copies and atomics. A user of `address` must not keep a reference to bytes that are
+        // released.
         unsafe {
             let start_ptr = self.base.as_ptr().add(start as usize);
             madvise(start_ptr.cast(), (end - start) as usize, advice)?;
@@ -255,7 +254,7 @@ impl Region {
 
     /// Returns the bytes at `offset` as atomics, because another process may change them at any
     /// time. Returns `None` if the range is outside of the region, or if this process may not write
-    /// it.
+    /// the range.
     pub fn bytes(&self, offset: u64, len: usize) -> Option<&[AtomicU8]> {
         let start = self.writable_range(offset, len)?;
         // SAFETY: `writable_range` checked that the bytes are within the mapping, which outlives
@@ -279,11 +278,11 @@ impl Region {
     }
 
     /// Returns the address of the `len` bytes at `offset`, for access in place. The address is
-    /// valid as long as the region. `None` if the range is outside of the region.
+    /// valid until the region is dropped. Returns `None` if the range is outside of the region.
     ///
-    /// A reference to the bytes is sound only while no other code of this process writes them, and
-    /// the other process leaves them alone. This process can only read the bytes of a read-only
-    /// part.
+    /// A reference to the bytes is sound only while no other code of this process writes the bytes,
+    /// and while the other process does not access the bytes. In a read-only part, this process can
+    /// only read the bytes.
     pub fn address(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
         self.range(offset, len).map(non_null)
     }

@@ -25,9 +25,9 @@ use crate::{
     message_unsafe::{from_bytes, to_bytes},
 };
 
-/// Largest number of descriptors in a message. PORT_OPENED has the largest number: for each core
-/// (polling thread) of the service two memories of packet rings and a doorbell, and for all cores
-/// together the service page.
+/// Largest number of descriptors in a message. The message PORT_OPENED, which answers a program
+/// with its own TCP/IP stack, has the most: two memories of packet rings and a doorbell for each
+/// core (polling thread) of the service, and one service page.
 pub const DESCRIPTORS_MAX: usize = 3 * CORES_MAX + 1;
 /// Largest number of descriptors that the kernel allows in a message (SCM_MAX_FD).
 const KERNEL_MAX: usize = 253;
@@ -37,7 +37,8 @@ const _: () = assert!(MEMORIES + 1 + CORES_MAX <= DESCRIPTORS_MAX && DESCRIPTORS
 /// Reason why no message was received.
 #[derive(Debug)]
 pub enum RecvError {
-    /// The call failed. The error is `WouldBlock` for a nonblocking socket or after a timeout.
+    /// The call failed. The error is `WouldBlock` if a nonblocking socket has no message, or after
+    /// a timeout.
     Io(io::Error),
     /// The sender has this version of the ABI, which differs from ours. The caller may still use
     /// the socket.
@@ -108,7 +109,8 @@ pub fn recv_message(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<Owned
 /// descriptors that the kernel allows. With less room, the kernel would close the excess
 /// descriptors in this thread, which may block.
 pub fn recv_untrusted(socket: BorrowedFd<'_>) -> Received {
-    // The extra byte makes a message that is too long visible by its length.
+    // The extra byte reveals a message that is too long: the received length then differs from
+    // `MESSAGE_LEN`.
     let mut bytes = [0; MESSAGE_LEN + 1];
     // The receiver must own all descriptors, even those of an invalid message.
     const SPACE: usize = cmsg_space!(ScmRights(KERNEL_MAX), ScmCredentials(1)) + PIDFD_SPACE;

@@ -1,6 +1,9 @@
 //! The four rings of a ring set, which connects one thread of a program with one fast-path core (a
-//! polling thread of the service, the process `tidelaned`). Each ring has cursors in private memory
-//! and entries in shared memory.
+//! polling thread of the service, the process `tidelaned`). The indices and the entries of a ring
+//! are in shared memory. Each process has a cursor, with copies of the indices, in private memory.
+//!
+//! The data rings carry requests and events of existing connections. The control rings carry
+//! requests to open connections and to accept connections of a listener, and the resulting events.
 
 use std::{marker::PhantomData, ptr::NonNull, sync::Arc};
 
@@ -222,8 +225,9 @@ impl<R: Ring> Consumer<R> {
         self.cursor.known(&self.memory.index().produced)
     }
 
-    /// Takes copies of several entries, and gives their positions back to the producer. Returns the
-    /// number of entries, which is zero only if the ring is empty. The entries are not validated.
+    /// Copies the next entries to `entries`, and gives their positions back to the producer.
+    /// Returns the number of copied entries, which is zero only if the ring or `entries` is empty.
+    /// The entries are not validated.
     #[inline]
     pub fn take(&mut self, entries: &mut [R::Entry]) -> Result<usize, Corrupt> {
         let known = self.cursor.known(&self.memory.index().produced)?;

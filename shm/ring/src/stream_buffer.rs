@@ -1,6 +1,6 @@
 //! Circular buffers for the payload of one direction of a connection. The buffers lie in a region,
 //! the memory that a program shares with the service (process `tidelaned`). A *stream position*
-//! counts the payload bytes of the direction modulo 2^32.
+//! counts the payload bytes of the direction modulo 2^32. The first byte has position 0.
 
 use std::{ops::Range, sync::atomic::AtomicU8};
 
@@ -12,7 +12,7 @@ use tidelane_abi::{
 use crate::Region;
 
 /// A buffer of `2^log2` bytes in a region. The byte at stream position `p` is at region offset
-/// `offset + (p & (2^log2 - 1))`.
+/// `offset + (p & (2^log2 - 1))`. The *wrap* is the step from the end of the buffer to its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamBuffer {
     /// Region offset in bytes, a multiple of [`OFFSET_UNIT`].
@@ -22,9 +22,10 @@ pub struct StreamBuffer {
 }
 
 impl StreamBuffer {
-    /// Parses a word that the other side wrote. Returns `None` if the word is not a buffer of an
-    /// allowed size that lies within `area`. The word zero, which stands for no buffer, also gives
-    /// `None`, because its size is below the smallest allowed size.
+    /// Parses a word that the other side wrote. Returns `None` if the size of the buffer is not
+    /// allowed, or if the buffer does not lie within the region offsets `area`. The word zero
+    /// stands for no buffer. This word also gives `None`, because its size of 1 byte is not
+    /// allowed.
     #[inline]
     pub fn from_word(word: BufferWord, area: Range<u64>) -> Option<StreamBuffer> {
         let log2 = (word & ((1 << LOG2_BITS) - 1)) as u8;
@@ -36,7 +37,8 @@ impl StreamBuffer {
         (area.start <= offset && end <= area.end).then_some(StreamBuffer { offset, log2 })
     }
 
-    /// Returns the buffer as a word for the connection's slot, its record in the region.
+    /// Returns the buffer as a word for the slot of the connection. A slot is the record of a
+    /// connection in the region.
     #[inline]
     pub fn to_word(self) -> BufferWord {
         debug_assert!(self.offset.is_multiple_of(OFFSET_UNIT));
@@ -103,7 +105,7 @@ impl StreamBuffer {
 
     /// Returns the `len` bytes from stream position `pos` on as references into the buffer: the
     /// part before the wrap and the part after it. Returns `None` if `len` exceeds the buffer, or
-    /// if the buffer is not within the region.
+    /// if the buffer is not in a part of the region that this process may write.
     pub fn runs(self, region: &Region, pos: u32, len: usize) -> Option<[&[AtomicU8]; 2]> {
         if len > self.len() as usize {
             return None;
@@ -116,15 +118,15 @@ impl StreamBuffer {
     }
 
     /// Returns the region offset of stream position `pos`, and the number of bytes from there to
-    /// the wrap, at most `len`. Returns `None` if this number is zero.
+    /// the wrap, limited to `len`. Returns `None` if `len` is zero.
     pub fn part(self, pos: u32, len: u32) -> Option<(u64, u32)> {
         let (offset, first) = self.split(pos, len as usize);
         (first > 0).then_some((offset, first as u32))
     }
 
     /// Copies the bytes at stream positions `[start, end)` to the buffer `to`. Returns true if the
-    /// bytes were copied, and false if either buffer is smaller than these bytes or not within the
-    /// region, or if this process may not write `to`.
+    /// bytes were copied. Returns false in three cases: a buffer is smaller than the bytes, a
+    /// buffer is not within the region, or this process may not write `to`.
     pub fn relocate(self, region: &Region, to: StreamBuffer, start: u32, end: u32) -> bool {
         let total = end.wrapping_sub(start);
         if total > self.len().min(to.len()) {
@@ -145,7 +147,7 @@ impl StreamBuffer {
     }
 
     /// Returns the region offset of stream position `pos`, and the number of bytes from there to
-    /// the wrap, at most `len`.
+    /// the wrap, limited to `len`.
     #[inline]
     fn split(self, pos: u32, len: usize) -> (u64, usize) {
         let inside = pos & (self.len() - 1);
@@ -221,7 +223,8 @@ mod tests {
     proptest! {
         #[test]
         fn hostile_words_never_leave_the_area(word: u64) {
-            // The shifted word has a small offset.
+            // The offset of the shifted word is below 4 MiB, so that the buffer may lie within the
+            // area.
             for word in [word, word >> 44] {
                 if let Some(buffer) = StreamBuffer::from_word(word, AREA) {
                     prop_assert!(AREA.start <= buffer.offset && buffer.range().end <= AREA.end);
@@ -245,7 +248,7 @@ mod tests {
                 let mut got = vec![0; bytes.len()];
                 prop_assert!(buffer.read(&region, pos, &mut got));
                 prop_assert_eq!(&got, &bytes);
-                let runs = buffer.runs(&region, pos, bytes.len()).expect("they lie there");
+                let runs = buffer.runs(&region, pos, bytes.len()).expect("it is in the region");
                 let seen = runs.into_iter().flatten().map(|byte| byte.load(Ordering::Relaxed));
                 prop_assert_eq!(seen.collect::<Vec<u8>>(), bytes.clone());
             }

@@ -1,5 +1,8 @@
 //! Typed views of the memory that programs share with the service (process `tidelaned`): references
 //! to atomics, and copies of plain data.
+//!
+//! A slot holds the state of one connection. A ring set has the rings between one thread of a
+//! program and one core (polling thread) of the service.
 
 use std::{
     fmt, io,
@@ -42,7 +45,7 @@ pub struct ProgramRegion {
 pub enum MapError {
     /// The memory cannot be mapped, or lacks a seal.
     Io(io::Error),
-    /// The memory is not a program region or service page, or it has another version.
+    /// The header has a wrong magic number or another version, or the layout is invalid.
     Layout(LayoutError),
 }
 
@@ -50,8 +53,9 @@ impl ProgramRegion {
     /// Creates a region. The service calls this function and passes the descriptors to the program.
     pub fn create(name: &str, layout: &Layout) -> io::Result<(ProgramRegion, Memories)> {
         let (region, memories) = Memories::create(name, layout.parts())?;
-        // The service reads the rings and slots in each step, so their pages are locked. The
-        // buffers are not locked, because locked pages cannot be released (MADV_REMOVE).
+        // The service polls the rings and slots, so the pages of rings and slots are locked in
+        // memory. The pages of buffers are not locked, because locked pages cannot be released
+        // (MADV_REMOVE).
         region.keep_resident(0..layout.rx_area().start);
         Ok((ProgramRegion::with_header(region, layout), memories))
     }
@@ -62,8 +66,8 @@ impl ProgramRegion {
         Ok(ProgramRegion::with_header(region, layout))
     }
 
-    /// Maps a region from the service and seals the memories that the program writes. The program
-    /// calls this function.
+    /// Maps a region from the service, and seals the memories (memfds) that the program writes. The
+    /// program calls this function.
     pub fn map(
         descriptors: [BorrowedFd<'_>; MEMORIES],
         len: u64,
@@ -72,8 +76,8 @@ impl ProgramRegion {
         let Some(header) = region.pointer::<Header>(0) else {
             return Err(MapError::Layout(LayoutError::Range));
         };
-        // SAFETY: the pointer is aligned and in the mapping, and any bytes are a `Header`. The
-        // header is read once.
+        // SAFETY: the pointer is aligned and in the mapping, and any bytes are a valid `Header`.
+        // The header is read once.
         let header = unsafe { header.as_ptr().read_volatile() };
         let layout = Layout::from_header(&header, region.len()).map_err(MapError::Layout)?;
         if region.len() != len || layout.parts() != lens {
@@ -86,7 +90,7 @@ impl ProgramRegion {
     fn with_header(region: Region, layout: &Layout) -> ProgramRegion {
         assert!(
             Layout::from_header(&layout.header(), region.len()).is_ok(),
-            "the region was made for the layout"
+            "the region does not fit the layout"
         );
         let header = region
             .pointer::<Header>(0)
@@ -111,7 +115,7 @@ impl ProgramRegion {
         &self.region
     }
 
-    /// Returns the head of ring set `n`, or `None` if the ring set cannot exist.
+    /// Returns the head of ring set `n`, or `None` if `n` is not below [`RING_SETS_MAX`].
     pub fn ring_set(&self, n: u32) -> Option<RingSetView<'_>> {
         if n >= RING_SETS_MAX {
             return None;
@@ -153,15 +157,14 @@ impl Deref for ProgramRegion {
     }
 }
 
-/// A reference to the head of a ring set in a mapped region. A ring set has the rings between one
-/// thread of the program and one core (polling thread) of the service.
+/// A reference to the head of a ring set in a mapped region.
 #[derive(Clone, Copy, Debug)]
 pub struct RingSetView<'r> {
     /// Indices of the rings, and the words of the sleep protocol ([`crate::sleep`]).
     pub head: &'r RingSetHead,
 }
 
-/// A view of a slot in a mapped region. A slot holds the state of one connection.
+/// A view of a slot in a mapped region.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotView<'r> {
     slot: NonNull<Slot>,
@@ -193,12 +196,13 @@ impl<'r> SlotView<'r> {
 
     /// Returns a copy of the addresses and ports.
     pub fn ids(&self) -> ConnectionIds {
-        // SAFETY: the slot is aligned and in the mapping, which lives for 'r. Any bytes are a
+        // SAFETY: the slot is aligned and in the mapping, which lives for 'r. Any bytes are a valid
         // `ConnectionIds`.
         unsafe { (&raw const (*self.slot.as_ptr()).ids).read_volatile() }
     }
 
-    /// Writes the addresses and ports. The service does this before it announces the slot.
+    /// Writes the addresses and ports. The service calls this function before it announces the slot
+    /// to the program.
     pub fn set_ids(&self, ids: &ConnectionIds) {
         // SAFETY: the slot is aligned and in the mapping, which lives for 'r. The slots of a
         // program region are always writable.
@@ -206,7 +210,7 @@ impl<'r> SlotView<'r> {
     }
 }
 
-/// A reference to a slot that keeps the region mapped.
+/// A reference to a slot. The reference keeps the region mapped.
 #[derive(Clone, Debug)]
 pub struct SlotHandle {
     slot: NonNull<Slot>,
@@ -251,8 +255,8 @@ pub struct ServicePageMap {
     cores: u32,
 }
 
-// SAFETY: the pointer refers to the mapping that the value owns. The fields are atomics, or were
-// written before the page was shared and are constant since.
+// SAFETY: the pointer refers to the mapping that the value owns. Each field of the page is an
+// atomic, or was written before the page was shared and is constant since.
 unsafe impl Send for ServicePageMap {}
 // SAFETY: as above.
 unsafe impl Sync for ServicePageMap {}
@@ -327,9 +331,9 @@ impl ServicePageMap {
         }
     }
 
-    /// Returns the page. In a program, the mapping is read-only, and a store to its atomics raises
-    /// SIGSEGV. The functions of this crate that write the page therefore check `is_writable`
-    /// first.
+    /// Returns the page. In a program, the mapping is read-only, and a store to an atomic of the
+    /// page raises SIGSEGV. A function of this crate that writes the page therefore checks
+    /// `is_writable` first.
     pub(crate) fn page(&self) -> &ServicePage {
         // SAFETY: the page is aligned and in the mapping that `self` owns. The plain fields were
         // written before the page was shared, and only the service can write them.
@@ -341,7 +345,7 @@ impl ServicePageMap {
         &self.region
     }
 
-    /// Returns the number of fast-path cores in use.
+    /// Returns the number of cores (polling threads) of the service.
     pub fn cores(&self) -> u32 {
         self.cores
     }

@@ -6,11 +6,12 @@
 /// validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataWord {
-    /// One of [`tidelane_abi::data_request`] or [`tidelane_abi::data_event`].
+    /// Kind of the word: a constant of [`tidelane_abi::data_request`] or
+    /// [`tidelane_abi::data_event`].
     pub kind: u8,
-    /// Argument, at most [`ARG_MAX`].
+    /// Argument, whose meaning depends on `kind`. At most [`ARG_MAX`].
     pub arg: u32,
-    /// Number of the slot. For ACCEPT_TAKEN, this is the number of the listener.
+    /// Number of the slot. With kind ACCEPT_TAKEN, `slot` is the number of a listener instead.
     pub slot: u32,
 }
 

@@ -1,4 +1,6 @@
-//! Model checks of the index and sleep protocols with loom.
+//! Checks of two protocols by the model checker loom. In the index protocol, a producer and a
+//! consumer pass entries through a ring in shared memory. In the sleep protocol, the producer wakes
+//! a sleeping consumer.
 //!
 //! Run them with `RUSTFLAGS="--cfg loom" cargo test --release -p tidelane-ring --test loom`.
 #![cfg(loom)]
@@ -10,6 +12,7 @@ use tidelane_ring::{
     sync::{AtomicU32, Ordering},
 };
 
+/// Number of positions of the ring.
 const LEN: u32 = 2;
 
 /// Shared memory of a ring and its sleep protocol, in loom's atomics.
@@ -19,7 +22,7 @@ struct Shared {
     needs_wakeup: AtomicU32,
     /// The doorbell: 1 after the waker has rung it.
     bell: AtomicU32,
-    /// Entries. A relaxed load may return an old value unless the indices order the accesses.
+    /// Entries. If the indices do not order the accesses, a relaxed load may return an old value.
     ring: [AtomicU32; LEN as usize],
 }
 
@@ -110,7 +113,7 @@ fn wake_up(should_ring: fn(&AtomicU32) -> bool) {
             sleep::cancel_sleep(&shared.needs_wakeup);
         }
         waker.join().unwrap();
-        // The consumer sleeps with an entry in the ring only if the doorbell was rung.
+        // If the consumer sleeps while the ring has an entry, the doorbell must have been rung.
         let left = !cursor.is_empty(&shared.produced);
         assert!(!(sleeps && left) || shared.bell.load(Ordering::Acquire) == 1);
         assert!(first.is_none_or(|value| value == 1));

@@ -1,5 +1,6 @@
-//! CUBIC (RFC 9438) as Linux computes it: windows in segments, time in ticks, integer rounding. The
-//! model's sender owns a [`Cubic`], and calls its functions for ACKs and congestion signals.
+//! CUBIC (RFC 9438) as Linux computes it. Windows are in whole segments, and the time of the cubic
+//! function is in ticks of Linux's timer clock. The model's sender owns a [`Cubic`], and calls its
+//! functions for ACKs and congestion signals.
 
 use crate::{
     hystart::{HyStart, Sample},
@@ -8,11 +9,11 @@ use crate::{
 
 /// The constant C of RFC 9438 §4.1.1.
 const C: f64 = 0.4;
-/// Resolution of K, in parts of a second. K is rounded down.
+/// Resolution of the time K (see [`Cubic`]), in parts of a second. K is rounded down.
 const K_PARTS: f64 = 1024.0;
 /// Multiplicative decrease factor beta_cubic. Linux uses 717/1024.
 const BETA: f64 = 717.0 / 1024.0;
-/// Largest number of ACKed segments per segment of growth while W_max is unknown.
+/// Largest value of `cnt` (ACKed segments per segment of growth) while W_max is unknown.
 const GROWTH_UNKNOWN: u64 = 20;
 /// Initial value of ssthresh.
 pub(crate) const SSTHRESH_INFINITE: u64 = u64::MAX / 2;
@@ -25,13 +26,13 @@ pub(crate) struct Cubic {
     pub(crate) ssthresh: u64,
     /// ACKed segments that have not yet made the window grow (Linux: `snd_cwnd_cnt`).
     cwnd_cnt: u64,
-    /// W_max: the window before the last reduction, or less after fast convergence. 0 if W_max is
-    /// unknown.
+    /// W_max: the window before the last reduction, or a lower value after fast convergence. 0 if
+    /// W_max is unknown.
     w_max: u64,
     /// Tick at which the congestion avoidance epoch began. `None` if no epoch has begun since the
     /// last reduction.
     epoch: Option<u64>,
-    /// K: seconds from the start of the epoch until the window reaches its origin point.
+    /// K: seconds from the start of the epoch until the cubic function reaches `origin`.
     k: f64,
     /// Window at which the cubic function has its inflection point (Linux: `bic_origin_point`).
     origin: u64,
@@ -39,9 +40,9 @@ pub(crate) struct Cubic {
     last_update: (u64, u64),
     /// Number of ACKed segments per segment of growth (Linux: `cnt`).
     cnt: u64,
-    /// Window of the Reno-friendly region (RFC 9438 §4.3).
+    /// Estimate of the window that Reno would have (RFC 9438 §4.3).
     w_est: u64,
-    /// Segments ACKed that have not yet been counted in `w_est`.
+    /// Number of ACKed segments that `w_est` does not include yet.
     ack_cnt: u64,
     /// Smallest round-trip time. 0 before the first sample.
     delay_min: u64,
@@ -97,9 +98,9 @@ impl Cubic {
         self.cwnd_cnt %= self.cnt;
     }
 
-    /// Computes `cnt` from the cubic function and the Reno-friendly window. Linux does this at most
-    /// every 1/32 s while the window does not change, and evaluates the cubic function at most once
-    /// per tick.
+    /// Computes `cnt` from the cubic function and the Reno-friendly window. While the window does
+    /// not change, Linux updates `cnt` at most every 1/32 s. In an epoch, Linux evaluates the cubic
+    /// function at most once per tick.
     fn update(&mut self, now: u64, acked: u64) {
         let tick = self.ticks.at(now);
         self.ack_cnt += acked;
@@ -151,7 +152,8 @@ impl Cubic {
         tick
     }
 
-    /// Raises the growth if the window of Reno would be larger (RFC 9438 §4.3).
+    /// Updates `w_est` (RFC 9438 §4.3). If `w_est` is larger than the window, lowers `cnt` to make
+    /// the window grow faster.
     fn update_reno_estimate(&mut self) {
         let alpha = 3.0 * (1.0 - BETA) / (1.0 + BETA);
         let per_segment = ((self.cwnd as f64 / alpha) as u64).max(1);
@@ -217,6 +219,7 @@ mod tests {
         }
     }
 
+    /// Returns the state after a reduction from a window of `window` segments.
     fn in_congestion_avoidance(window: u64) -> Cubic {
         let mut cubic = Cubic::new(window, Ticks::new(1000));
         cubic.reduce();
@@ -244,8 +247,8 @@ mod tests {
     fn below_the_plateau_the_target_is_a_segment_ahead_at_once() {
         let mut cubic = in_congestion_avoidance(5);
         assert_eq!(cubic.cwnd, 3);
-        // Within one tick, the function is evaluated once. The target is one segment above the
-        // window.
+        // Within one tick, the cubic function is evaluated once. The target is one segment above
+        // the window.
         (0..8).for_each(|_| cubic.grow(0, 1));
         assert_eq!(cubic.cwnd, 5);
     }
@@ -257,7 +260,7 @@ mod tests {
             let window = cubic.cwnd;
             (0..window).for_each(|n| cubic.grow(round * 40_000 + n * 40_000 / window, 1));
         }
-        // Reno with this decrease factor grows by 0.53 segments per round trip.
+        // With this decrease factor, the window of Reno grows by 0.53 segments per round trip.
         assert!((14 + 28..=14 + 36).contains(&cubic.cwnd), "{}", cubic.cwnd);
     }
 

@@ -2,13 +2,15 @@
 
 /// Smallest window at which HyStart works, in segments.
 const WINDOW_MIN: u64 = 16;
-/// Number of samples in a round before their smallest value is used.
+/// Number of round-trip samples that a round must have before their smallest value is used.
 const SAMPLES_MIN: u32 = 8;
-/// Largest gap between two ACKs of one ACK train, in microseconds.
+/// Largest gap between two ACKs of one ACK train (ACKs in close succession), in microseconds.
 const TRAIN_GAP: u64 = 2_000;
-/// Bounds of the increase in delay that indicates a queue, in microseconds.
+/// Limits, in microseconds, of the increase in delay from which HyStart assumes a queue. Within the
+/// limits, this increase is an eighth of the smallest round-trip time.
 const INCREASE: (u64, u64) = (4_000, 16_000);
-/// Allowance for ACK trains that are delayed by batching: bytes, and largest delay in microseconds.
+/// Allowance for batching, which delays ACK trains: number of bytes in batches, and largest delay
+/// in microseconds.
 const BATCHING: (u64, u64) = (4 * 65_536, 1_000);
 
 /// State of the sender when it takes a round-trip sample. Times are in microseconds, and windows
@@ -23,8 +25,8 @@ pub(crate) struct Sample {
     pub(crate) snd_nxt: u64,
 }
 
-/// State of HyStart. A round ends when SND.UNA passes the SND.NXT of its start. Times are in
-/// microseconds.
+/// State of HyStart. A round lasts about one round trip. The round ends when SND.UNA passes the
+/// SND.NXT of the round's start. Times are in microseconds.
 #[derive(Debug, Default)]
 pub(crate) struct HyStart {
     /// Time at which the round started.
@@ -35,7 +37,7 @@ pub(crate) struct HyStart {
     last_ack: u64,
     /// Smallest round-trip time of the round.
     round_min: u64,
-    /// Number of samples of the round, up to [`SAMPLES_MIN`].
+    /// Number of samples of the round, counted up to [`SAMPLES_MIN`].
     samples: u32,
     /// True after the first round has started.
     begun: bool,
@@ -44,8 +46,8 @@ pub(crate) struct HyStart {
 }
 
 impl HyStart {
-    /// Returns true if slow start should end at this sample, and false for all samples after that.
-    /// `least` is the smallest round-trip time of the connection in microseconds. `mss` is in
+    /// Returns true if slow start should end at this sample. After a true result, all later results
+    /// are false. `least` is the smallest round-trip time so far in microseconds. `mss` is in
     /// bytes.
     pub(crate) fn on_sample(&mut self, sample: &Sample, least: u64, mss: u64) -> bool {
         if self.found || sample.cwnd < WINDOW_MIN {

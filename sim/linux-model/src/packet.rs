@@ -1,6 +1,6 @@
 //! Packets that the model's sender and receiver exchange.
 
-/// Number of SACK blocks that fit beside timestamps (RFC 2018 §3).
+/// Largest number of SACK blocks that fit beside timestamps (RFC 2018 §3).
 pub const BLOCKS_MAX: usize = 3;
 
 /// A data packet: one full segment.
@@ -22,13 +22,14 @@ pub struct Ack {
     pub ack: u64,
     /// TSecr: the echoed timestamp, in milliseconds.
     pub tsecr: u64,
-    /// SACK blocks, the most recent one first: the first sequence number, and the number after the
-    /// last. Unused blocks are empty.
+    /// SACK blocks, the most recent block first. A block is its first sequence number, and the
+    /// number after its last. Unused blocks are empty.
     pub blocks: [(u64, u64); BLOCKS_MAX],
 }
 
 impl Ack {
-    /// Returns the first SACK block if it is a DSACK (RFC 2883 §4).
+    /// Returns the first SACK block if the block is a DSACK, which reports segments that arrived
+    /// twice (RFC 2883 §4).
     pub fn duplicate(&self) -> Option<(u64, u64)> {
         let [(start, end), (left, right), _] = self.blocks;
         let below = end <= self.ack;

@@ -1,5 +1,5 @@
-//! RACK (RFC 8985 §6): a segment is lost if another segment has arrived that was sent sufficiently
-//! later.
+//! RACK (RFC 8985 §6): a segment counts as lost if another segment was sent sufficiently later and
+//! has arrived.
 
 use crate::scoreboard::{Scoreboard, Sent};
 
@@ -9,30 +9,35 @@ pub(crate) const DUP_THRESH: u64 = 3;
 const REORDERING_MAX: u64 = 300;
 /// Largest reordering window, in quarters of the smallest round-trip time.
 const STEPS_MAX: u64 = 255;
-/// Number of recoveries after which a widened reordering window shrinks again.
+/// A widened reordering window returns to its initial size after this number of recoveries without
+/// a DSACK.
 const PERSIST: u32 = 16;
 
 /// State of RACK. Times are in microseconds.
 #[derive(Debug)]
 pub(crate) struct Rack {
-    /// Highest transmission number of the segments that have arrived (RACK.xmit_ts). The model
-    /// compares numbers instead of send times, because two transmissions may have the same time.
+    /// Highest transmission number of the segments that have arrived (RACK.xmit_ts). The sender
+    /// numbers all its transmissions in order. The model compares these numbers instead of send
+    /// times, because two transmissions may have equal times.
     latest: u64,
-    /// Round-trip time of the segment that arrived last (RACK.rtt).
+    /// Round-trip time of the segment whose arrival was processed most recently (RACK.rtt).
     pub(crate) rtt: u64,
     /// True if loss detection has to run again.
     pub(crate) advanced: bool,
     /// True if the connection has seen reordering.
     pub(crate) reordering_seen: bool,
-    /// Reordering degree in segments.
+    /// Reordering degree in segments: the largest distance so far of a late segment from the
+    /// highest SACKed segment. Starts at [`DUP_THRESH`].
     pub(crate) reordering: u64,
-    /// True if a DSACK has arrived since the last update of the reordering window.
+    /// True if a DSACK has arrived since the last update of the reordering window. A DSACK for a
+    /// tail loss probe does not count.
     pub(crate) dsack_seen: bool,
     /// Reordering window in quarters of the smallest round-trip time (RACK.reo_wnd_mult).
     reo_wnd_steps: u64,
-    /// Number of recoveries until the reordering window shrinks (RACK.reo_wnd_persist).
+    /// Number of recoveries until the reordering window returns to its initial size
+    /// (RACK.reo_wnd_persist).
     pub(crate) reo_wnd_persist: u32,
-    /// Number of segments delivered when the reordering window was last widened.
+    /// Number of segments that had been delivered when the reordering window was last widened.
     last_delivered: u64,
 }
 
@@ -95,11 +100,11 @@ impl Rack {
     }
 
     /// Widens the reordering window after a DSACK, at most once per round trip (RFC 8985 §6.2 step
-    /// 4). Without a DSACK, resets the window if `reo_wnd_persist` is 0.
+    /// 4). If no DSACK has arrived and `reo_wnd_persist` is 0, resets the reordering window.
     ///
-    /// `delivered` is the number of segments delivered so far. `prior` is the number that had been
-    /// delivered before the latest transmission among the segments that are ACKed or SACKed now.
-    /// `None` stands for an ACK without any such segment.
+    /// `delivered` is the number of segments delivered so far. Let S be the most recently sent
+    /// segment that the current ACK newly ACKs or SACKs. `prior` is the number of segments that had
+    /// been delivered when S was sent. `prior` is `None` if the ACK newly ACKs or SACKs no segment.
     pub(crate) fn update_reo_wnd(&mut self, prior: Option<u64>, delivered: u64) {
         let Some(prior) = prior else {
             return;
@@ -116,8 +121,9 @@ impl Rack {
     }
 
     /// Marks lost segments (RFC 8985 §6.2 step 5). `window` is the reordering window in
-    /// microseconds. Returns the time in microseconds after which all further segments that were
-    /// sent before the latest arrived segment count as lost, or `None` if there is no such segment.
+    /// microseconds. Considers only the segments that were sent before a segment that has arrived.
+    /// Returns the time in microseconds until all these segments count as lost, or `None` if the
+    /// function waits for none of them.
     pub(crate) fn detect_loss(
         &self,
         scoreboard: &mut Scoreboard,
@@ -156,7 +162,7 @@ mod tests {
         }
     }
 
-    /// Sends five segments, 10 us apart. Only the last one arrives.
+    /// Sends segments 0 to 4, 10 us apart. Only segment 4 arrives.
     fn five() -> (Scoreboard, Rack) {
         let (mut scoreboard, mut rack) = (Scoreboard::default(), Rack::new());
         for n in 0..5 {

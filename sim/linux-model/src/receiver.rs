@@ -10,28 +10,29 @@ use crate::{
 const QUICKACKS_MAX: u32 = 16;
 /// Delay of the ACK for a single segment, in microseconds (`TCP_DELACK_MIN`).
 const DELAY: u64 = 40_000;
-/// Number of duplicate ACKs for one RCV.NXT that are sent at once.
+/// Number of duplicate ACKs that are sent immediately while RCV.NXT does not change.
 const IMMEDIATE_DUP_ACKS: u32 = 3;
-/// Largest delay of compressed SACKs in microseconds (`tcp_comp_sack_delay_ns`). The delay is a
-/// twentieth of the round-trip time if this is less.
+/// Largest delay of compressed SACKs in microseconds (`tcp_comp_sack_delay_ns`). SACKs are
+/// compressed if one ACK covers several out-of-order arrivals. The delay is the smaller of this
+/// constant and a twentieth of the round-trip time.
 const COMPRESSION_MAX: u64 = 1_000;
 /// Slack of the timer for compressed SACKs in microseconds (`tcp_comp_sack_slack_ns`).
 const COMPRESSION_SLACK: u64 = 100;
-/// Largest number of compressed SACKs (`tcp_comp_sack_nr`).
+/// Largest number of SACKs that are compressed into the next ACK (`tcp_comp_sack_nr`).
 const COMPRESSED_MAX: u32 = 44;
 /// Retransmission timeout of the receiver in microseconds: Linux's minimum of 200 ms, plus a
 /// negligible round-trip time.
 const TIMEOUT: u64 = 200_001;
-/// Largest number of segments that GRO merges.
+/// Largest number of segments that GRO merges into one run.
 const RUN_MAX: usize = 45;
 
-/// Decision about the ACK for a run of merged segments.
+/// Decision about the ACK for a run, which is a sequence of segments that GRO has merged.
 #[derive(Debug)]
 enum AckDecision {
-    /// Sends this ACK at once.
+    /// Sends this ACK immediately.
     Now(Ack),
-    /// Sends an ACK at once for the first run of a batch, and at the end of the backlog for the
-    /// other runs.
+    /// For the first run of a batch, sends an ACK immediately. For another run, sends an ACK at the
+    /// end of the backlog (see [`Receiver::on_data`]).
     Soon,
     /// Sends no ACK now. A timer may be set.
     Later,
@@ -41,8 +42,8 @@ enum AckDecision {
 /// `TCP_PAWS_WINDOW`).
 const PAWS_WINDOW: u64 = 1;
 
-/// The receiving end of a connection. Its program reads data at once. Sequence numbers count
-/// segments.
+/// The receiving end of a connection. The program reads arriving data immediately. Sequence numbers
+/// count segments.
 #[derive(Debug)]
 pub struct Receiver {
     rcv_nxt: u64,
@@ -51,15 +52,16 @@ pub struct Receiver {
     /// TS.Recent in milliseconds.
     ts_recent: u64,
     /// Out-of-order ranges above RCV.NXT: the first sequence number, and the number after the last.
-    /// The ranges do not touch, and the range that grew last is the first.
+    /// The ranges do not touch. The range that grew most recently comes first.
     ranges: Vec<(u64, u64)>,
-    /// Number of further ACKs that are sent at once.
+    /// Number of further ACKs that are sent immediately.
     quickacks: u32,
     /// Time in microseconds at which RCV.NXT last advanced.
     last_advance: u64,
     /// Time at which the delayed ACK is due.
     deadline: Option<u64>,
-    /// RCV.NXT, and the number of duplicate ACKs that were sent at once for it.
+    /// A value of RCV.NXT, and the number of duplicate ACKs that were sent immediately with this
+    /// value.
     dup_acks: (u64, u32),
     /// Number of SACKs compressed since the last ACK.
     compressed: u32,
@@ -101,12 +103,14 @@ impl Receiver {
         both.into_iter().flatten().min()
     }
 
-    /// Handles segments that arrive at the same time. Returns the ACKs that are sent at once.
+    /// Handles a batch: segments that arrive at the same time. Returns the ACKs that are sent at
+    /// this time.
     ///
     /// The first run of segments wakes the program. While the program reads, the other runs go to
     /// the backlog of the socket. One ACK at the end acknowledges the backlog
-    /// (`tcp_backlog_ack_defer`). A run of old segments has an ACK of its own, and so has an
-    /// out-of-order run for which the receiver sends a duplicate ACK at once.
+    /// (`tcp_backlog_ack_defer`). Three kinds of runs have an ACK of their own: a run of duplicate
+    /// segments, a run that PAWS refuses, and an out-of-order run whose duplicate ACK is sent
+    /// immediately.
     pub fn on_data(&mut self, now: u64, batch: &[Data]) -> Vec<Ack> {
         let runs = batch
             .chunk_by(|one, next| !one.push && next.seq == one.seq + 1 && next.tsval == one.tsval);
@@ -157,8 +161,9 @@ impl Receiver {
         self.decide_ack(now, holes, last.push)
     }
 
-    /// Decides about the ACK. `holes` is true if there were out-of-order ranges when the run
-    /// arrived. `push` is true if the run ends with PSH. Only a read of data with PSH sends an ACK.
+    /// Decides about the ACK of an accepted run. `holes` is true if there were out-of-order ranges
+    /// when the run arrived. `push` is true if the run ends with PSH. A read by the program sends
+    /// an ACK only if the data has PSH.
     fn decide_ack(&mut self, now: u64, holes: bool, push: bool) -> AckDecision {
         let several = self.rcv_nxt > self.acked + 1;
         let filled = holes && self.ranges.is_empty();
@@ -173,9 +178,9 @@ impl Receiver {
         AckDecision::Later
     }
 
-    /// Decides about the ACK for out-of-order segments. The first three duplicate ACKs with one
-    /// RCV.NXT are sent at once. After that, one ACK covers the runs of a time interval, at most
-    /// [`COMPRESSED_MAX`] + 1 runs.
+    /// Decides about the ACK for out-of-order segments. While RCV.NXT does not change, the first
+    /// three duplicate ACKs are sent immediately. After the third, one ACK covers all runs of a
+    /// time interval, but at most [`COMPRESSED_MAX`] + 1 runs.
     fn decide_dup_ack(&mut self, now: u64) -> AckDecision {
         let (at, count) = self.dup_acks;
         let count = if at == self.rcv_nxt { count } else { 0 };
@@ -192,8 +197,8 @@ impl Receiver {
         AckDecision::Later
     }
 
-    /// Switches to immediate ACKs after an idle time longer than the timeout, because the peer has
-    /// then reduced its congestion window.
+    /// Switches to immediate ACKs after an idle time longer than [`TIMEOUT`], because after this
+    /// time the peer has reduced its congestion window.
     fn note_idle(&mut self, now: u64) {
         let gap = self.ticks.at(now) - self.ticks.at(self.last_advance);
         if self.ticks.span(gap) > self.ticks.round_up(TIMEOUT) {
@@ -202,7 +207,7 @@ impl Receiver {
         self.last_advance = now;
     }
 
-    /// Returns the delayed ACK or the ACK for compressed SACKs, if it is due.
+    /// Returns an ACK if the delayed ACK or the ACK for compressed SACKs is due.
     pub fn on_timer(&mut self, now: u64) -> Option<Ack> {
         self.deadline()
             .is_some_and(|at| at <= now)
@@ -224,6 +229,7 @@ impl Receiver {
         }
     }
 
+    /// Builds an ACK, whose first block is the DSACK `duplicate`, if any.
     fn acknowledge(&mut self, duplicate: Option<(u64, u64)>) -> Ack {
         self.acked = self.rcv_nxt;
         (self.deadline, self.compressed_due, self.compressed) = (None, None, 0);
@@ -253,6 +259,7 @@ mod tests {
         }
     }
 
+    /// Delivers `segments` as one batch. Returns the numbers that the ACKs acknowledge.
     fn run(receiver: &mut Receiver, segments: std::ops::Range<u64>) -> Vec<u64> {
         let batch: Vec<_> = segments.map(data).collect();
         let acks = receiver.on_data(500, &batch);
@@ -328,7 +335,7 @@ mod tests {
         let mut receiver = after_quickacks();
         let old = |seq, tsval| Data { tsval, ..data(seq) };
         receiver.on_data(500, &[old(16, 9)]);
-        // A timestamp that is older by one unit is accepted.
+        // A timestamp that is older by one millisecond is accepted.
         receiver.on_data(500, &[old(17, 8)]);
         assert_eq!(receiver.received(), 18);
         let ack = receiver.on_data(500, &[old(18, 7)])[0];

@@ -1,8 +1,10 @@
 //! Round-trip estimation and retransmission timeout: RFC 6298 with Linux's constants.
 //!
-//! Linux applies the lower bound of 200 ms to the variance term instead of the timeout. The term
-//! rises at once to four times the largest smoothed deviation of a round trip. The term falls
-//! slowly: at the end of each round trip, by a quarter of its difference from that value.
+//! The timeout is SRTT plus a variance term. Linux applies the minimum of 200 ms to the variance
+//! term instead of the timeout. The term aims at a target: four times the largest smoothed
+//! deviation in the current round trip, but at least 200 ms. If the term is below the target, the
+//! term rises to the target immediately. If the term is above the target, the term falls slowly: at
+//! the end of each round trip, by a quarter of its distance from the target.
 
 /// Smallest variance term, in microseconds.
 pub(crate) const RTO_MIN: f64 = 200_000.0;
@@ -17,11 +19,13 @@ pub(crate) struct Rtt {
     pub(crate) min: u64,
     /// Smoothed deviation of the samples from `srtt` (Linux: `mdev_us`).
     deviation: f64,
-    /// Largest variance term in this round trip (Linux: `mdev_max_us`).
+    /// Four times the largest `deviation` in this round trip, but at least [`RTO_MIN`] (Linux:
+    /// `mdev_max_us`).
     largest: f64,
     /// Variance term in use (Linux: `rttvar_us`).
     variance: f64,
-    /// SND.NXT at the start of this round trip. The round trip ends when an ACK passes this number.
+    /// SND.NXT at the start of this round trip. The round trip ends when SND.UNA passes this
+    /// number.
     round: u64,
 }
 

@@ -15,8 +15,8 @@ pub(crate) struct Sent {
     pub(crate) sacked: bool,
     /// True if the segment is marked lost. The mark remains after a retransmission.
     pub(crate) lost: bool,
-    /// True if a retransmission of the segment after a loss is in flight. A tail loss probe does
-    /// not count.
+    /// True if the segment was retransmitted because of a loss, and this retransmission is in
+    /// flight. A tail loss probe does not count.
     pub(crate) retrans: bool,
     /// True if the segment was retransmitted at any time.
     pub(crate) ever_retrans: bool,
@@ -39,11 +39,11 @@ pub(crate) struct Scoreboard {
     pub(crate) sacked: u64,
     /// Number of outstanding segments that are marked lost (`lost_out`).
     pub(crate) lost: u64,
-    /// Number of retransmissions in flight, without tail loss probes (`retrans_out`).
+    /// Number of retransmissions in flight, not counting tail loss probes (`retrans_out`).
     pub(crate) retrans_out: u64,
     /// Sequence number after the highest segment that was ever SACKed.
     high_sacked: u64,
-    /// Number of losses ever marked.
+    /// Number of losses ever marked, including losses of retransmissions.
     pub(crate) lost_total: u64,
 }
 
@@ -130,9 +130,9 @@ impl Scoreboard {
         let sent = self.get_mut(seq).filter(|sent| !sent.sacked)?;
         let before = *sent;
         sent.sacked = true;
-        // A SACK of a segment that is marked lost is assumed to be for its retransmission, which is
-        // then no longer in flight. The retransmission of a segment whose mark was removed still
-        // counts as in flight.
+        // If the segment is marked lost and was retransmitted, the SACK is assumed to be for the
+        // retransmission, which then does not count as in flight. If the loss mark was removed
+        // (`unmark_lost`), the retransmission still counts as in flight.
         if before.lost {
             (sent.lost, sent.retrans) = (false, false);
             self.lost -= 1;
@@ -155,7 +155,8 @@ impl Scoreboard {
         Some(sent)
     }
 
-    /// Marks segment `seq` lost. Marks its retransmission lost if the segment is already marked.
+    /// Marks segment `seq` lost. If the segment is already marked lost, marks its retransmission
+    /// lost instead. Does not mark a SACKed segment.
     pub(crate) fn mark_lost(&mut self, seq: u64) {
         let Some(sent) = self.get_mut(seq).filter(|sent| !sent.sacked) else {
             return;
@@ -173,7 +174,7 @@ impl Scoreboard {
         self.orders.remove(&order);
     }
 
-    /// Removes all loss marks after spurious losses.
+    /// Removes all loss marks, because the losses were spurious.
     pub(crate) fn unmark_lost(&mut self) {
         for sent in self.flight.iter_mut().filter(|sent| sent.lost) {
             sent.lost = false;
@@ -188,7 +189,7 @@ impl Scoreboard {
     }
 
     /// Returns the first lost segment that has no retransmission in flight. Returns `None` without
-    /// a search if at least as many retransmissions are in flight as segments are marked lost.
+    /// a search if `retrans_out` is at least `lost`.
     pub(crate) fn next_lost(&self) -> Option<u64> {
         if self.retrans_out >= self.lost {
             return None;

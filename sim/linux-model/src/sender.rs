@@ -21,8 +21,8 @@ const INITIAL_WINDOW: u64 = 10;
 /// Parameters of a sender.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Timer ticks per second (CONFIG_HZ). Debian uses 250; the default of many other kernels is
-    /// 1000.
+    /// Timer ticks per second (CONFIG_HZ). The kernels of Debian use 250, and many other kernels
+    /// use 1000.
     pub hz: u64,
     /// Payload of a segment in bytes.
     pub mss: u64,
@@ -59,8 +59,8 @@ enum CaState {
     Open,
     /// Segments are SACKed or retransmitted, but no recovery runs.
     Disorder,
-    /// Congestion window reduced. The model is in this state only for a moment, when a tail loss
-    /// probe has repaired a loss.
+    /// Congestion window reduced. The model is in this state only while it handles the ACK of a
+    /// tail loss probe that has repaired a loss.
     Cwr,
     /// Fast recovery.
     Recovery,
@@ -98,15 +98,16 @@ struct Undo {
     /// Number of retransmissions that no DSACK has reported (`undo_retrans`). `None` before the
     /// first retransmission.
     undo_retrans: Option<u64>,
-    /// Window before the reduction, and ssthresh that an undo restores. `None` if an undo changes
-    /// neither.
+    /// Window before the reduction, and ssthresh that an undo restores. `None` if an undo leaves
+    /// both unchanged.
     prior: Option<(u64, u64)>,
-    /// Timestamp of the first retransmission in milliseconds (`retrans_stamp`).
+    /// Timestamp, in milliseconds, of the first retransmission (`retrans_stamp`). `None` if there
+    /// was no retransmission.
     retrans_stamp: Option<u64>,
 }
 
-/// The sending end of a connection. The program always has data to send. Times are in microseconds
-/// unless a field says otherwise, and windows and sequence numbers are in segments.
+/// The sending end of a connection. The program always has data to send. Windows and sequence
+/// numbers are in segments. Times are in microseconds unless a field says otherwise.
 #[derive(Debug)]
 pub struct Sender {
     settings: Settings,
@@ -119,13 +120,14 @@ pub struct Sender {
     rack: Rack,
     ca_state: CaState,
     /// SND.NXT at the start of Disorder, Recovery or Loss. Recovery and Loss end when SND.UNA
-    /// reaches this number. F-RTO sets the number to SND.NXT again before it sends new segments.
+    /// reaches this number. Before F-RTO sends new segments, the number becomes SND.NXT again.
     high_seq: u64,
     prr: Prr,
     undo: Undo,
     /// True while F-RTO (RFC 5682) checks whether the last timeout was spurious.
     frto: bool,
-    /// SND.NXT after an outstanding tail loss probe, and whether the probe was a retransmission.
+    /// For an outstanding tail loss probe: SND.NXT after the probe, and true if the probe was a
+    /// retransmission.
     probe: Option<(u64, bool)>,
     /// Retransmission timeout, including its backoff.
     rto: u64,
@@ -139,11 +141,12 @@ pub struct Sender {
     delivered: u64,
     /// TSecr of the current ACK, in milliseconds.
     tsecr: u64,
-    /// True if the congestion window limited the last transmission of new segments.
+    /// True if the congestion window limited the most recent call of `write`, which sends new
+    /// segments. A deferred super-frame counts as limited, too.
     cwnd_limited: bool,
     /// Time of the last transmission.
     last_sent: u64,
-    /// Segments that the caller has not taken.
+    /// Sent segments that the caller has not taken yet.
     queue: Vec<Data>,
     counters: Counters,
 }
@@ -184,7 +187,7 @@ impl Sender {
         sender
     }
 
-    /// Handles an arriving ACK.
+    /// Handles an arriving ACK. Ignores an ACK above SND.NXT.
     pub fn on_ack(&mut self, now: u64, ack: &Ack) {
         self.now = now;
         if ack.ack <= self.scoreboard.snd_nxt() {

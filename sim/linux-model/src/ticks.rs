@@ -1,7 +1,6 @@
 //! The tick clock ("jiffies") of Linux's timers.
 
-/// A clock with ticks of equal length. Arguments and results are in microseconds unless they are
-/// ticks.
+/// A clock with ticks of equal length. Times and durations are in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticks {
     /// Length of a tick in microseconds.

@@ -16,19 +16,19 @@ pub struct BurstLoss {
     pub loss: Ppm,
 }
 
-/// Configuration of one direction of a link. The default is an ideal link without delay, loss and
-/// rate limit.
+/// Configuration of one direction of a link. The default is the ideal link,
+/// [`LinkConfig::PERFECT`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkConfig {
-    /// Time from the departure of a frame's last bit to its arrival.
+    /// Time from the departure of a frame's last bit to the arrival of the frame.
     pub delay: Duration,
     /// Largest deviation of a frame's delay from `delay`, upwards and downwards. The deviation is
-    /// uniformly distributed.
+    /// uniformly distributed. A delay below zero becomes zero.
     pub jitter: Duration,
     /// True if jitter may reorder frames. If false, frames arrive in order, apart from the frames
     /// that `reorder` selects.
     pub jitter_reorders: bool,
-    /// Probability of independent loss.
+    /// Probability that a frame is lost, independently of other frames.
     pub loss: Ppm,
     /// Burst loss, in addition to `loss`.
     pub burst_loss: BurstLoss,
@@ -42,23 +42,24 @@ pub struct LinkConfig {
     pub corrupt: Ppm,
     /// Longest frame in bytes. The link drops longer frames silently. Zero means no limit.
     pub frame_max: u32,
-    /// Longest packet in bytes that a router forwards on this link. The router drops a longer
-    /// packet, and answers with an ICMP error (RFC 1191, RFC 8201), unless the packet is IPv4
-    /// without DF. Zero means no limit.
+    /// Longest packet in bytes that a router forwards on this link. The router drops each longer
+    /// packet. The router sends an ICMP error for the packet (RFC 1191, RFC 8201), but not for an
+    /// IPv4 packet without DF. Zero means no limit.
     pub mtu: u32,
     /// Rate in bits per second, counted over whole frames. Zero means no limit.
     pub rate: u64,
-    /// Size of the token bucket in bytes. Frames up to this total leave at once after a pause.
+    /// Size of the token bucket in bytes. After a pause, frames up to this total length leave
+    /// without waiting for tokens.
     pub burst: u32,
-    /// Lateness of the timer that waits for tokens: the timer expires this time after the bucket
-    /// has the tokens of the first waiting frame. All frames for which the bucket then has tokens
-    /// leave together.
+    /// Lateness of the timer that waits for tokens. The timer is due when the bucket has the tokens
+    /// of the first waiting frame, and expires later by this duration. All frames for which the
+    /// bucket has tokens at the expiry leave together.
     pub timer: Duration,
-    /// Largest queue length in frames, without the frame in transmission. The link drops further
-    /// frames. The limit has no effect without a rate, because no frame then waits.
+    /// Largest number of frames in the queue, not counting the frame in transmission. The link
+    /// drops further frames. The limit has no effect without a rate, because no frame then waits.
     pub limit: u32,
-    /// Smallest number of frames, in the queue and in transmission, at which an ECN-capable packet
-    /// is marked CE when the packet enters the queue. `None` disables marking.
+    /// If at least this number of frames is in the queue and in transmission, an ECN-capable packet
+    /// that enters the queue is marked CE. `None` disables marking.
     pub ecn_threshold: Option<u32>,
 }
 
@@ -95,7 +96,8 @@ impl LinkConfig {
         }
     }
 
-    /// Returns the time for which a frame of `len` bytes occupies the transmitter.
+    /// Returns the time for which a frame of `len` bytes occupies the transmitter. Zero without a
+    /// rate limit.
     pub fn transmission_time(&self, len: usize) -> Duration {
         if self.rate == 0 {
             return Duration::ZERO;

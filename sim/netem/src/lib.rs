@@ -7,9 +7,10 @@
 //! A [`Link`] is one direction. A link has no clock: the caller passes `now`, and calls
 //! [`Link::next_arrival`] for the time of the next poll. All random numbers derive from one seed.
 //!
-//! Each impairment draws from its own random stream. A seed therefore gives the same jitter with
-//! more loss, and the same losses without duplicates. Equal seeds, configurations and pushes give
-//! equal deliveries on every machine. A [`Network`] joins links by switches and routers.
+//! Each impairment draws from its own random stream. A change of one probability therefore does not
+//! change the random numbers of the other impairments. For example, the loss probability does not
+//! affect the jitter. Equal seeds, configurations and pushes give equal deliveries on every
+//! machine. A [`Network`] joins links by switches and routers.
 #![forbid(unsafe_code)]
 
 mod config;

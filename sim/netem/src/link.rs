@@ -9,8 +9,9 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{config::LinkConfig, packets::mark_congestion_experienced, rng::Rng};
 
-/// Number of frames in flight from which the link drops further frames. The constant bounds the
-/// memory of a link. `limit` bounds only the frames that wait for the transmitter.
+/// If this number of frames is in flight, the link drops further frames. The constant limits the
+/// memory of a link, because [`LinkConfig::limit`] limits only the frames that wait for the
+/// transmitter.
 const IN_FLIGHT_MAX: usize = 1 << 20;
 
 /// Counters of a link.
@@ -20,8 +21,8 @@ pub struct LinkCounters {
     pub pushed: u64,
     /// Frames polled, duplicates included.
     pub delivered: u64,
-    /// Frames lost for one of three reasons: random loss, a length above the largest frame, or
-    /// [`Link::clear`].
+    /// Frames lost for one of three reasons: random loss, a length above [`LinkConfig::frame_max`],
+    /// or [`Link::clear`].
     pub lost: u64,
     /// Frames dropped because the queue was full, or because the link had `IN_FLIGHT_MAX` frames in
     /// flight.
@@ -97,13 +98,14 @@ pub struct Link {
     in_burst: bool,
     /// Departure times of the frames in the queue and in transmission, ascending.
     departures: VecDeque<Instant>,
-    /// Time at which the token bucket has tokens for all frames so far. If this time is past, the
-    /// bucket has tokens left.
+    /// Time at which the token bucket has tokens for all frames so far. If this time is in the
+    /// past, the bucket has unused tokens.
     bucket_time: Instant,
-    /// Last or next expiry of the timer that waits for tokens.
+    /// Expiry of the timer that waits for tokens. If this time is in the past, the timer does not
+    /// run.
     timer_at: Instant,
-    /// Latest arrival time of all frames so far except those that `reorder` selected, for jitter
-    /// that preserves the order.
+    /// Highest arrival time so far, not counting the frames that `reorder` selected. If jitter must
+    /// preserve the order, `schedule_in_order` schedules no arrival before this time.
     last_arrival: Instant,
     in_flight: BinaryHeap<Reverse<InFlight>>,
     next_number: u64,
@@ -160,8 +162,8 @@ impl Link {
         &self.counters
     }
 
-    /// Returns the number of frames in the link: pushed and not polled yet, including duplicates,
-    /// without lost frames.
+    /// Returns the number of frames in the link, including duplicates. A frame is in the link from
+    /// its push until its poll. A lost frame does not count.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
@@ -242,8 +244,9 @@ impl Link {
         }
     }
 
-    /// Queues a frame, and sets CE if the queue is long. Returns the time at which the frame's last
-    /// bit leaves. Returns `None` if the queue is full or too many frames are in flight.
+    /// Queues a frame. Sets CE in an ECN-capable packet if `ecn_threshold` is reached. Returns the
+    /// time at which the frame's last bit leaves. Returns `None` if the queue is full or too many
+    /// frames are in flight.
     fn transmit(&mut self, now: Instant, frame: &mut [u8]) -> Option<Instant> {
         while self
             .departures
@@ -286,8 +289,8 @@ impl Link {
         self.timer_at.max(now)
     }
 
-    /// Schedules the arrival of a frame. Unless jitter may reorder, the frame arrives no earlier
-    /// than the frames that this function has scheduled before.
+    /// Schedules the arrival of a frame. If jitter must not reorder frames, the frame arrives no
+    /// earlier than any frame that this function has scheduled before.
     fn schedule_in_order(&mut self, arrival: Instant, frame: Vec<u8>) {
         let arrival = if self.config.jitter_reorders {
             arrival

@@ -7,9 +7,9 @@
 //!
 //! Each direction of a cable is a [`Link`] with its own queue. A switch forwards by link address. A
 //! router forwards by the packet's destination, decrements TTL or hop limit, and writes new link
-//! addresses. A router drops a packet that is longer than the next link's MTU, and answers with an
-//! ICMP error, unless the packet is IPv4 without DF. The forwarding tables are computed at the
-//! start, so no node learns addresses or floods frames.
+//! addresses. A router drops a packet that is longer than the next link's MTU. The router answers
+//! the packet with an ICMP error, except if the packet is IPv4 without DF. The forwarding tables
+//! are computed at the start, so no node learns addresses or floods frames.
 
 use std::collections::VecDeque;
 
@@ -29,7 +29,7 @@ use crate::{
 pub struct Cable {
     /// Indices of the two nodes.
     pub ends: [usize; 2],
-    /// Link from the first to the second node, and link from the second to the first node.
+    /// The two links: from the first node to the second, and from the second node to the first.
     pub links: [LinkConfig; 2],
 }
 
@@ -53,20 +53,21 @@ pub struct Network {
     nodes: Vec<Node>,
     directions: Vec<Direction>,
     /// Forwarding tables. `next[node][destination]` is the index of the direction on which the node
-    /// sends frames to the destination, or `None` without a path.
+    /// sends frames to the destination. The entry is `None` if there is no path, or if the
+    /// destination is the node itself.
     next: Vec<Vec<Option<usize>>>,
     /// By node: true if the host has no room for frames. Frames for the host then wait in their
     /// link.
     blocked: Vec<bool>,
-    /// Number of frames that a switch or router dropped: malformed, with a wrong link address,
-    /// without a path, with an expired TTL or hop limit, or an IPv4 packet without DF that is
-    /// longer than the MTU.
+    /// Number of frames that switches and routers dropped without an answer. Such a frame was
+    /// malformed, had a wrong link address, had no path, had an expired TTL or hop limit, or had an
+    /// IPv4 packet without DF that was longer than the MTU.
     unroutable: u64,
     /// Number of ICMP errors that routers sent for packets longer than the next link's MTU.
     too_big: u64,
 }
 
-/// A frame that a node forwards, and the index of the direction on which the frame leaves.
+/// A frame that a switch or router sends, and the index of the direction on which the frame leaves.
 struct Outgoing {
     direction: usize,
     frame: Vec<u8>,
@@ -122,7 +123,8 @@ impl Network {
     }
 
     /// Takes the frame that has arrived on `direction`. If the receiving node is a host, returns
-    /// the host and the frame. A switch or router forwards the frame instead.
+    /// the host and the frame. If the receiving node is a switch or router, forwards or drops the
+    /// frame, and returns `None`.
     pub fn arrive(&mut self, now: Instant, direction: usize) -> Option<(usize, Vec<u8>)> {
         let node = self.directions[direction].to;
         let frame = self.directions[direction].link.poll(now)?;
@@ -255,7 +257,8 @@ impl Network {
 }
 
 /// Returns the first direction of the shortest path from `from` to each node. The element is `None`
-/// for `from` itself and for a node without a path.
+/// for `from` itself and for a node without a path. `leaving` lists, by node, the directions that
+/// start at the node.
 fn first_directions(
     from: usize,
     directions: &[Direction],

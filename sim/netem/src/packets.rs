@@ -1,4 +1,4 @@
-//! Changes that links and routers make to packets: CE marks, TTL and ICMP errors.
+//! Changes that links and routers make to packets (CE marks, TTL), and the ICMP errors of routers.
 
 use tidelane_wire::{
     ETHERNET_HEADER_LEN, Ecn, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpAddress, MacAddress, checksum,
@@ -13,11 +13,11 @@ const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const FLAG_DF: u8 = 0x40;
 /// TTL and hop limit of the ICMP errors that a router sends.
 const TTL: u8 = 64;
-/// Largest length of an IPv4 packet with an ICMP error and its quote, in bytes (RFC 1812
-/// §4.3.2.3).
+/// Largest length of an IPv4 packet with an ICMP error, in bytes (RFC 1812 §4.3.2.3). The length
+/// includes the quote: the start of the packet that the error is about.
 const ERROR_LEN_MAX_V4: usize = 576;
-/// Largest length of an IPv6 packet with an ICMPv6 error and its quote, in bytes: the minimum MTU
-/// of IPv6 (RFC 4443 §3.2).
+/// Largest length of an IPv6 packet with an ICMPv6 error, in bytes, including the quote. The length
+/// is the minimum MTU of IPv6 (RFC 4443 §3.2).
 const ERROR_LEN_MAX_V6: usize = 1280;
 const ICMP_HEADER_LEN: usize = 8;
 
@@ -89,9 +89,9 @@ fn set_checksum_v4(header: &mut [u8]) {
     header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Builds the ICMP error of `router` for the packet of `frame`, which is longer than `mtu`. Returns
-/// the error as a frame to `hop`. Returns `None` for an IPv4 packet without DF, because a real
-/// router would fragment this packet.
+/// Builds the ICMP error of `router` for the packet in `frame`, because the packet is longer than
+/// `mtu`. Returns the error as a frame to `hop`. Returns `None` for an IPv4 packet without DF,
+/// because a real router would fragment this packet.
 pub fn too_big(frame: &[u8], router: &Node, hop: MacAddress, mtu: u32) -> Option<Vec<u8>> {
     let (link, packet) = frame.split_at_checked(ETHERNET_HEADER_LEN)?;
     let is_v4 = link[12..] == ETHERTYPE_IPV4;

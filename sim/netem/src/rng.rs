@@ -53,8 +53,8 @@ impl Rng {
 
     /// Returns a uniform random number in `0..bound`, or zero if `bound` is zero.
     ///
-    /// The number is the upper half of a product. Its bias is below `bound / 2^64`, which is too
-    /// small to affect a simulation.
+    /// The number is the upper half of the product of `bound` and 64 random bits. The bias of the
+    /// number is below `bound / 2^64`, which is too small to affect a simulation.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
@@ -86,6 +86,7 @@ impl Rng {
     }
 }
 
+/// Advances `counter`, and returns the next number of SplitMix64.
 fn split_mix(counter: &mut u64) -> u64 {
     *counter = counter.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (*counter ^ (*counter >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

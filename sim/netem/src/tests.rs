@@ -1,5 +1,6 @@
-//! Tests of single impairments, and of all impairments except corruption and size limits together
-//! against conservation laws.
+//! Tests of links and of the random number generator. Most tests have a single impairment. A
+//! property test combines all impairments except corruption and size limits, and checks that the
+//! counters account for every frame.
 
 use proptest::prelude::*;
 use tidelane_time::{Duration, Instant};
@@ -35,7 +36,7 @@ fn drain(link: &mut Link, until: Instant, arrived: &mut Vec<(Instant, u32)>) {
     while let Some(now) = link.next_arrival().filter(|arrival| *arrival <= until) {
         assert!(
             now == Instant::ZERO || link.poll(now - Duration(1)).is_none(),
-            "early"
+            "a frame arrived before the time of its arrival"
         );
         let frame = link.poll(now).unwrap();
         arrived.push((now, u32::from_be_bytes(frame[..4].try_into().unwrap())));
@@ -129,7 +130,7 @@ fn loss_has_its_rate_and_its_bursts() {
         .windows(2)
         .filter(|pair| pair[1].1 - pair[0].1 > 1)
         .count() as u64;
-    assert!(link.counters().lost > 2 * gaps, "losses come in bursts");
+    assert!(link.counters().lost > 2 * gaps, "losses are not in bursts");
 }
 
 #[test]
@@ -147,7 +148,7 @@ fn clear_and_a_loss_rate_of_one_lose_all_frames() {
 
 #[test]
 fn a_burst_leaves_at_once_and_delays_later_frames() {
-    // At this rate, a frame of 100 bytes takes a millisecond. Four frames can leave at once.
+    // At this rate, a frame of 100 bytes takes a millisecond. Four frames can leave together.
     let mut link = Link::new(
         LinkConfig {
             rate: 800_000,
@@ -246,8 +247,8 @@ fn rate_spaces_frames_and_the_queue_has_a_limit() {
     }
     assert_eq!(link.counters().overflowed, 14);
 
-    // At the rate of the link, there is no queue and no loss. After a pause, a frame leaves at
-    // once.
+    // If frames come at the rate of the link, no frame is lost. The transmission of a frame after
+    // a pause begins immediately.
     let (arrived, link) = run(config, 1, 1_000, MS);
     assert_eq!((arrived.len(), link.counters().overflowed), (1_000, 0));
     let mut link = link;
@@ -293,7 +294,7 @@ fn a_long_queue_marks_ecn_capable_packets() {
         };
         assert_eq!(seen, [ecn, ecn, ecn, marked, marked, marked]);
     }
-    // The link does not change other frames.
+    // The link does not change frames without an IP packet.
     let mut link = Link::new(
         LinkConfig {
             ecn_threshold: Some(0),
@@ -395,6 +396,7 @@ fn choices_stay_in_range_and_reach_its_ends() {
     assert_ne!(rng.fork(1), rng.fork(2));
 }
 
+/// Any configuration without corruption and without size limits.
 fn config() -> impl Strategy<Value = LinkConfig> {
     let ppm = || prop_oneof![Just(0u32), 0u32..300_000];
     let span = || prop_oneof![Just(0u64), 0u64..50_000_000].prop_map(Duration);

@@ -10,26 +10,27 @@ use crate::cubic_model::{Bottleneck, mean_round_trip};
 const RATE: u64 = 10_000_000;
 /// One-way delay in each direction.
 const ONE_WAY: Duration = Duration::from_millis(20);
-/// Queue length in frames. A full queue drains in 1.2 s at [`RATE`]. Path and queue together hold
-/// 1,033 frames.
+/// Capacity of the queue in frames. A full queue drains in 1.2 s at [`RATE`]. Path and queue
+/// together hold 1,033 frames.
 const QUEUE: u32 = 1_000;
 /// Time during which the small flow runs alone.
 const ALONE: Duration = Duration::from_secs(5);
 /// Time during which both flows run.
 const TOGETHER: Duration = Duration::from_secs(120);
-/// Start of each column in seconds after the start of the bulk flow. The limits of the round-
-/// trip times apply to the last column.
+/// Start of each column of mean round-trip times, in seconds after the start of the bulk flow. A
+/// column ends where the next column starts. [`BBR_MAX`] and [`CUBIC_MAX`] apply to the column from
+/// 20 s to the end.
 const COLUMNS: [u64; 5] = [0, 2, 5, 10, 20];
 /// Length of a full frame in bytes.
 const FRAME: f64 = 1514.0;
-/// Largest ratio of the mean round-trip time beside BBR to the round-trip time of the small flow
-/// alone.
+/// Largest ratio of two mean round-trip times of the small flow: its time beside a bulk flow with
+/// BBR, divided by its time alone.
 const BBR_MAX: f64 = 2.0;
-/// Largest quotient of two ratios. Each is the mean round-trip time of the small flow beside a bulk
-/// flow to its round-trip time alone. The first is measured beside Tidelane's CUBIC, the second is
-/// computed for an ideal CUBIC sender.
+/// Largest quotient of two ratios. Each ratio is the mean round-trip time of the small flow beside
+/// a bulk flow, divided by its round-trip time alone. The first ratio is measured beside Tidelane's
+/// CUBIC. The second ratio is computed for an ideal CUBIC sender.
 const CUBIC_MAX: f64 = 1.1;
-/// Smallest share of the rate that the bulk flow must reach.
+/// Smallest goodput of the bulk flow, as a share of [`RATE`].
 const USED_MIN: f64 = 0.9;
 
 fn millis(span: Duration) -> f64 {
@@ -55,6 +56,7 @@ fn columns() -> impl Iterator<Item = (u64, u64)> {
     COLUMNS.into_iter().zip(ends)
 }
 
+/// Returns the mean round-trip time beside an ideal CUBIC sender in one column, in milliseconds.
 fn ideal((from, to): (u64, u64)) -> f64 {
     let path = Bottleneck {
         packet_s: FRAME * 8.0 / RATE as f64,

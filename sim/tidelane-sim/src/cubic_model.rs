@@ -26,11 +26,13 @@ pub fn response(p: f64, rtt: f64) -> f64 {
 /// A sender in congestion avoidance. Windows are in segments.
 struct Sender {
     cwnd: f64,
-    /// W_max: window before the last reduction, or less after fast convergence (RFC 9438 §4.7).
+    /// W_max: the window before the most recent reduction, or less after fast convergence (RFC 9438
+    /// §4.7). Before the first reduction, the window at the start of congestion avoidance.
     w_max: f64,
     /// Window of the Reno-friendly region (RFC 9438 §4.3).
     w_est: f64,
-    /// Seconds since the last reduction, or since the end of slow start before the first reduction.
+    /// Seconds since the most recent reduction. Before the first reduction, seconds since the start
+    /// of congestion avoidance.
     since: f64,
     /// K: seconds from a reduction until the window is W_max again (RFC 9438 §4.2).
     k: f64,
@@ -61,7 +63,7 @@ impl Sender {
     }
 }
 
-/// Returns the average window of an ideal sender in segments, over `rounds` round-trip times. `p`
+/// Returns the average window of an ideal sender over `rounds` round-trip times, in segments. `p`
 /// is the loss probability, and `rtt` is in seconds.
 pub fn simulate(p: f64, rtt: f64, rounds: u32, seed: u64) -> f64 {
     let mut rng = Rng::new(seed);
@@ -91,12 +93,14 @@ pub fn simulate(p: f64, rtt: f64, rounds: u32, seed: u64) -> f64 {
     sum / f64::from(rounds)
 }
 
-/// A bottleneck: the transmission time of a packet and the round-trip time without a queue, in
-/// seconds, and the length of the queue in packets.
+/// A bottleneck and the path through it.
 #[derive(Clone, Copy)]
 pub struct Bottleneck {
+    /// Transmission time of a packet at the bottleneck, in seconds.
     pub packet_s: f64,
+    /// Round-trip time of the path while the queue is empty, in seconds.
     pub rtt_s: f64,
+    /// Capacity of the queue in packets.
     pub queue: f64,
 }
 
@@ -104,11 +108,12 @@ pub struct Bottleneck {
 const INITIAL_WINDOW: f64 = 10.0;
 
 /// Returns the mean round-trip time in seconds of an ideal sender that only a queue limits. The
-/// mean is over the round trips that start from `after` to `until` seconds.
+/// mean is over the round trips that start between the times `after` and `until`. Both times are in
+/// seconds after the start of the flow.
 ///
 /// The sender leaves slow start at the first loss or, like Linux's HyStart, when the round-trip
-/// time has increased by an eighth. The increase must be at least 4 ms, and 16 ms are always
-/// enough.
+/// time has increased enough. The necessary increase is an eighth of the round-trip time with an
+/// empty queue, but at least 4 ms and at most 16 ms.
 pub fn mean_round_trip(path: Bottleneck, after: f64, until: f64) -> f64 {
     let waiting = |cwnd: f64| (cwnd - path.rtt_s / path.packet_s).clamp(0.0, path.queue);
     let longer = (path.rtt_s / 8.0).clamp(0.004, 0.016);
@@ -135,7 +140,8 @@ pub fn mean_round_trip(path: Bottleneck, after: f64, until: f64) -> f64 {
             sender.cwnd *= 2.0;
         } else {
             if std::mem::take(&mut starting) {
-                // Without a loss, the new epoch begins at the current window (RFC 9438 §4.10).
+                // After slow start without a loss, congestion avoidance begins with the current
+                // window as W_max (RFC 9438 §4.10).
                 (sender.w_max, sender.w_est) = (sender.cwnd, sender.cwnd);
             }
             sender.grow(rtt);
@@ -164,7 +170,7 @@ mod tests {
             rtt_s: 0.04,
             queue,
         };
-        // The window varies between 0.7 times the capacity of path and queue, and this capacity.
+        // The window varies between 70 % and 100 % of the capacity of path and queue together.
         let deep = mean_round_trip(path(1000.0), 60.0, 300.0);
         assert!((0.73..1.04).contains(&deep), "{deep}");
         let shallow = mean_round_trip(path(10.0), 60.0, 300.0);

@@ -13,11 +13,11 @@ use crate::{bufferbloat, cubic_model, loss};
 pub enum Figure {
     /// One flow over 10 Gbit/s, 100 ms, 0.01 % loss, against an ideal CUBIC
     FatPath,
-    /// Flows over 1 Gbit/s or less: penalty of loss and reordering, against Linux's model
+    /// Flows over 1 Gbit/s or less: penalty of loss and reordering, against a model of Linux
     Loss,
-    /// 100 flows over 10 Gbit/s: penalty of loss and reordering, against Linux's model
+    /// 100 flows over 10 Gbit/s: penalty of loss and reordering, against a model of Linux
     LossFast,
-    /// 10 flows on a short path: penalty of loss and reordering, against Linux's model
+    /// 10 flows on a short path: penalty of loss and reordering, against a model of Linux
     LossShort,
     /// Equal flows over one bottleneck: Jain's index
     Fairness,
@@ -27,10 +27,10 @@ pub enum Figure {
 
 /// Payload bytes of a full segment with timestamps over an MTU of 1,500 bytes.
 const MSS: f64 = 1448.0;
-/// Share of an ideal CUBIC sender's rate that Tidelane must reach on the path with a large
-/// bandwidth-delay product.
+/// Smallest share of an ideal CUBIC sender's rate that Tidelane must reach on the path with a large
+/// bandwidth-delay product ([`Figure::FatPath`]).
 const FAT_PATH_MIN: f64 = 0.9;
-/// Smallest fairness index of equal flows.
+/// Smallest fairness index (Jain's index) that equal flows must reach.
 const FAIRNESS_MIN: f64 = 0.9;
 /// Number of seeds for [`Figure::FatPath`]. One seed is not enough, because the mean of one run
 /// varies by some percent.

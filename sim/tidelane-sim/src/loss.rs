@@ -15,10 +15,10 @@ use tidelane_world::{Bulk, Goodput, LinuxBulk, Violation};
 
 /// Frequency of Linux's timer tick on Debian (CONFIG_HZ), in ticks per second.
 pub const HZ: u64 = 250;
-/// Number of runs of each stack for each impairment. Each run has a seed of its own.
+/// Number of seeds. For each impairment, each stack runs once with each seed.
 const SEEDS: usize = 5;
-/// Largest allowance for noise in percentage points. Without a bound, short runs could hide a
-/// difference.
+/// Upper limit of the allowance for noise, in percentage points. Without this limit, the noise of
+/// short runs could hide a difference.
 const NOISE_MAX: f64 = 2.0;
 
 /// A path, and the flows on it.
@@ -31,11 +31,11 @@ pub struct PathSpec {
     one_way: Duration,
     /// Number of flows.
     flows: u32,
-    /// Queue length in frames.
+    /// Capacity of the queue in frames.
     queue: u32,
     /// Size of the token bucket in bytes.
     burst: u32,
-    /// Delay of the token bucket's timer.
+    /// Lateness of the timer with which the token bucket waits for tokens.
     timer: Duration,
     /// True if the ACKs suffer the same impairment as the data.
     both_directions: bool,
@@ -112,8 +112,8 @@ pub const FASTER: [PathSpec; 1] = [PathSpec {
     measured: Duration::from_millis(200),
 }];
 
-/// The link of `bench/figures/tas-fig7`, on which a real kernel was measured. The one-way delay is
-/// 10 us, plus up to 20 us of the token bucket's timer.
+/// A link like that of `bench/figures/tas-fig7`, on which Linux's TCP was measured. The one-way
+/// delay is 10 us, plus up to 20 us of the token bucket's timer.
 pub const SHORT: [PathSpec; 1] = [PathSpec {
     name: "2.5 Gbit/s, 64 kB at once, 20 us, 10 flows, both ways, queue of 1,000 frames",
     rate: 2_500_000_000,
@@ -219,7 +219,8 @@ impl PathSpec {
     }
 
     /// Measures and prints one path. Returns true if no penalty of Tidelane exceeds the penalty of
-    /// the model by more than the noise, of which at most [`NOISE_MAX`] counts.
+    /// the model by more than the noise. If the noise is above [`NOISE_MAX`], `NOISE_MAX` counts
+    /// instead.
     fn run(&self) -> Result<bool, Violation> {
         let (warm_up, measured) = (self.warm_up.as_millis(), self.measured.as_millis());
         println!("\n{}; {measured} ms after {warm_up} ms", self.name);
@@ -256,12 +257,15 @@ impl PathSpec {
 /// Results of one stack with one impairment. Goodput, retransmissions and timeouts are medians. The
 /// penalty is computed from means.
 struct Results {
+    /// Goodput in Mbit/s.
     mbits: f64,
     /// Loss of goodput in percent of the mean goodput of the clean runs.
     penalty: f64,
     /// Standard error of the penalty, in percentage points.
     error: f64,
+    /// Number of retransmitted segments.
     retrans: f64,
+    /// Number of retransmission timeouts.
     timeouts: f64,
 }
 
@@ -271,7 +275,7 @@ impl Results {
         let rates: Vec<f64> = all(Goodput::rate).collect();
         let whole: Vec<f64> = clean.iter().map(|pair| stack(pair).rate()).collect();
         let kept = mean(&rates) / mean(&whole);
-        // Clean runs also differ, by the order in which their flows converge.
+        // The clean runs differ among themselves, too, in the order in which their flows converge.
         let error = standard_error(&rates).hypot(kept * standard_error(&whole));
         Self {
             mbits: median(all(|goodput| goodput.rate() / 1e6).collect()),
@@ -306,7 +310,7 @@ fn standard_error(all: &[f64]) -> f64 {
 }
 
 /// Measures and prints the paths. Returns true if no penalty of Tidelane exceeds the model's
-/// penalty, apart from noise.
+/// penalty by more than the allowance for noise.
 pub fn run(paths: &[PathSpec]) -> Result<bool, Violation> {
     println!(
         "Bulk flows, CUBIC: goodput in Mbit/s, penalty in percent of the goodput on a clean link,"

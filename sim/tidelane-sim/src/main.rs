@@ -1,9 +1,9 @@
 //! `tidelane-sim`: runs the simulated world with one seed or many, and replays a seed with a packet
 //! capture.
 //!
-//! After a failure in a swarm, the program prints the whole scenario, and writes the frames of all
-//! hosts that have a service to files. After every failure of a seed, the program prints the
-//! command that reproduces the failure.
+//! After a failure in a swarm (a run of many seeds), the program prints the whole scenario. The
+//! program also writes packet captures of all hosts that have a service. After every failure of a
+//! seed, the program prints the command that reproduces the failure.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -64,7 +64,8 @@ enum Command {
         seed: u64,
         #[command(flatten)]
         options: ScenarioOptions,
-        /// Write the frames of each host with a service to PREFIX-0.pcapng, PREFIX-1.pcapng, ...
+        /// Write the frames of each host with a service (only of the service's first core) to
+        /// PREFIX-0.pcapng, PREFIX-1.pcapng, ...
         #[arg(long, value_name = "PREFIX")]
         pcap: Option<PathBuf>,
     },

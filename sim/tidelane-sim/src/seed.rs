@@ -24,25 +24,26 @@ pub struct ScenarioOptions {
 /// The topics with their names on the command line.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum ThemeName {
-    /// Hosts and links of all kinds
+    /// Hosts with a service, and links of all kinds
     Any,
     /// Client and server on one host
     Memory,
     /// Programs die
     Death,
-    /// A program writes random values to its shared memory
+    /// One or two programs write random values to their shared memory
     Misbehaviour,
     /// Services restart, hosts pause, clocks jump
     Faults,
     /// Programs have little memory for streams
     Pressure,
-    /// A smoltcp host is the peer
+    /// The peer is a host with smoltcp, another TCP/IP stack
     Foreign,
-    /// Services have several cores
+    /// Services have one to four cores
     Cores,
-    /// Programs with stacks of their own have mux ports, and some are hostile
+    /// Programs with stacks of their own use mux ports (packet rings), and some of these programs
+    /// are hostile
     Ports,
-    /// Hosts run the direct back end of the ring API
+    /// Some hosts run the direct back end of the ring API (TCP within the program)
     Direct,
 }
 
@@ -98,8 +99,9 @@ impl ScenarioOptions {
     }
 }
 
-/// Runs one scenario. If `pcap` has a prefix, writes a packet capture for each host that has a
-/// service. A panic counts as a failure.
+/// Runs one scenario. If `pcap` is not `None`, writes a packet capture of the first core of each
+/// host that has a service. The names of the captures begin with `pcap`. A panic counts as a
+/// failure.
 pub fn run(scenario: Scenario, pcap: Option<&Path>) -> Result<Report, String> {
     let hosts = scenario.hosts.len();
     let run = || -> Result<Report, String> {
@@ -123,7 +125,7 @@ pub fn run(scenario: Scenario, pcap: Option<&Path>) -> Result<Report, String> {
     })
 }
 
-/// Prints the result of a run. Returns true if no rule was violated.
+/// Prints the result of the run of `seed`. Returns true if the run has not failed.
 pub fn report(options: ScenarioOptions, seed: u64, outcome: Result<Report, String>) -> bool {
     match outcome {
         Ok(report) => {
@@ -140,8 +142,8 @@ pub fn report(options: ScenarioOptions, seed: u64, outcome: Result<Report, Strin
     }
 }
 
-/// Runs a failed seed again, and prints its scenario, its failure, and the names of its packet
-/// captures.
+/// Runs a failed seed again, and prints its scenario, its failure `text`, and the names of its
+/// packet captures.
 pub fn explain(options: ScenarioOptions, seed: u64, text: &str) {
     let folder = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let folder = Path::new(&folder).join("sim");

@@ -18,7 +18,7 @@ pub struct Swarm {
     options: ScenarioOptions,
     /// The next seed to run.
     next: AtomicU64,
-    /// The seed after the last seed.
+    /// End of the range of seeds, exclusive.
     end: u64,
     /// Time after which no further seed starts, or `None` for no limit.
     until: Option<Instant>,
@@ -66,6 +66,8 @@ impl Swarm {
         failed == 0
     }
 
+    /// Runs the swarm like [`Self::run`], but prints only failures. Returns the number of seeds
+    /// that have run, and the sum of the reports of the seeds that have not failed.
     fn sum(&self, threads: Option<usize>) -> (u64, Report) {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let mut sum = Report::default();
@@ -129,8 +131,8 @@ const LITE: [(ThemeName, u64); 10] = [
 /// (`sim/world/tests/world/swarm.rs`).
 const LITE_FROM: u64 = 500_000;
 
-/// Runs some seeds of each topic. Returns true if no seed failed and every event in the list of
-/// `missed` occurred.
+/// Runs the seeds of `LITE`. Returns true if no seed failed and every event that `missed` looks for
+/// occurred.
 pub fn lite() -> bool {
     let mut sum = Report::default();
     let mut passed = true;
@@ -154,8 +156,8 @@ pub fn lite() -> bool {
     passed && missed.is_empty()
 }
 
-/// Returns the events that never occurred. If an event never occurs, the swarm does not test how
-/// the hosts handle the event.
+/// Returns the wanted events that never occurred. If an event never occurs, the swarm does not test
+/// how the hosts handle the event.
 fn missed(sum: &Report) -> Vec<&'static str> {
     let counter = |name: &str| sum.counters.get(name).copied().unwrap_or(0);
     let wanted = [

@@ -10,9 +10,10 @@ use crate::{
 };
 
 impl Scenario {
-    /// Returns true if nothing in the scenario can lose a frame: the links lose none, no service or
-    /// direct host restarts, and no program has its own stack on a packet ring. A full packet ring
-    /// drops frames.
+    /// Returns true if nothing in the scenario can lose a frame that fits in the path MTU. The
+    /// links must lose no frames, no service or direct host (which runs TCP within its programs)
+    /// may restart, and no program may have its own stack on packet rings. A full packet ring drops
+    /// frames.
     pub fn is_lossless(&self) -> bool {
         let breaks = |fault: &Fault| matches!(fault, Fault::Outage { .. } | Fault::Restart { .. });
         let topology = &self.topology;
@@ -43,8 +44,8 @@ impl Scenario {
         self.listeners.iter().any(low) || self.hosts.iter().any(few)
     }
 
-    /// Returns true if programs have little memory for stream buffers, or if a direct host (which
-    /// runs TCP within its programs) has few buffers.
+    /// Returns true if programs have little memory for stream buffers, or if a direct host has few
+    /// buffers.
     pub fn is_short_of_memory(&self) -> bool {
         self.theme == Theme::LowMemory || self.direct.iter().any(DirectSpec::is_short_of_memory)
     }

@@ -40,8 +40,8 @@ pub struct Bulk {
     pub path_mtu: Option<u32>,
     /// Congestion control algorithm.
     pub congestion: Algorithm,
-    /// Congestion control algorithm of a third host, which opens the same number of connections
-    /// through the same bottleneck. `None` if there is no third host.
+    /// Congestion control algorithm of a third host, which also opens `flows` connections through
+    /// the same bottleneck. `None` if there is no third host.
     pub competing: Option<Algorithm>,
     /// Receive window and send limit of a connection, in bytes.
     pub window: u32,
@@ -56,13 +56,13 @@ pub struct Bulk {
 /// Result of a bulk transfer.
 #[derive(Clone, Debug)]
 pub struct Goodput {
-    /// Bytes that the server's programs have read during the measurement, by connection. The
-    /// connections of the third host come last.
+    /// Number of bytes that the receiving host's programs have read during the measurement, by
+    /// connection. The connections of the third host come last.
     pub bytes: Vec<u64>,
     /// Duration of the measurement.
     pub measured: Duration,
     /// Mean smoothed round-trip time of the first connection during the measurement. For the model
-    /// of Linux, the value at the end of the run.
+    /// of Linux, the smoothed round-trip time at the end of the run.
     pub srtt: Duration,
     /// Counters of all hosts by name, for the whole run including the warm-up.
     pub counters: Vec<(String, u64)>,
@@ -75,8 +75,8 @@ impl Goodput {
         bytes as f64 * 8e9 / self.measured.as_nanos() as f64
     }
 
-    /// Returns Jain's fairness index. The index is 1 if all connections had the same goodput, and
-    /// 1/n if one of n connections had all of the goodput.
+    /// Returns Jain's fairness index. The index is 1 if all connections had the same goodput. The
+    /// index is 1/n if one of n connections had all of the goodput.
     pub fn fairness(&self) -> f64 {
         let shares = self.bytes.iter().map(|bytes| *bytes as f64);
         let (sum, squares) = shares.fold((0.0, 0.0), |(s, q), x| (s + x, q + x * x));
@@ -136,7 +136,8 @@ impl Bulk {
         })
     }
 
-    /// Runs the world through the measurement. Returns the mean smoothed round-trip time.
+    /// Runs the world through the measurement. Returns the mean smoothed round-trip time of the
+    /// first connection.
     fn sample_srtt(&self, world: &mut World, start: Instant) -> Result<Duration, Violation> {
         let (mut sum, mut seen) = (Duration::ZERO, 0u64);
         for sample in 1..=SAMPLES {
@@ -228,7 +229,8 @@ fn program(host: usize) -> ProgramSpec {
     }
 }
 
-/// Returns a connection that sends more data than any run can transfer.
+/// Returns the plan of a connection that sends more data than any run can transfer. `number` is the
+/// index of the client program and of the listener.
 fn endless(id: u32, number: usize, family: Family) -> ConnectionPlan {
     let end = steady_end();
     let round = Round {

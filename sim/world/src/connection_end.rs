@@ -19,7 +19,8 @@ const TURN_MAX: u64 = 128 << 10;
 const MEMORY_RETRY: Duration = Duration::from_millis(10);
 /// Delay of the next turn after a turn that moved at least [`TURN_MAX`] bytes.
 const TURN_TIME: Duration = Duration::from_micros(20);
-/// Time after which a server closes a connection whose client has not sent its header.
+/// Time after which a server closes a connection if the header has not arrived. The header is the
+/// start of the client's stream, and identifies the connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(400);
 
 /// State that the ends of all connections of a run share. [`World`](crate::World) owns the state.
@@ -75,12 +76,13 @@ pub struct ConnectionEnd<S> {
     written: u64,
     /// Number of pauses so far.
     pauses: u32,
-    /// End of the last pause.
+    /// End of the most recent pause.
     paused_until: Instant,
     /// True after the end has shut down for writing.
     shut: bool,
-    /// True if the last write failed for lack of memory.
+    /// True if the most recent write failed for lack of memory.
     out_of_memory: bool,
+    /// Chooses the lengths of reads and writes.
     rng: Rng,
 }
 
@@ -113,7 +115,7 @@ impl<S: Pipe> ConnectionEnd<S> {
         }
     }
 
-    /// Returns the stream, so that the caller can submit changes.
+    /// Returns the stream, for operations that are not part of [`Pipe`].
     pub fn stream(&mut self) -> &mut S {
         &mut self.stream
     }
@@ -167,10 +169,10 @@ impl<S: Pipe> ConnectionEnd<S> {
         })
     }
 
-    /// Closes the end if the peer has been gone for `GONE_PEER_TIMEOUT` because its RST was lost,
-    /// or if the header of the client's stream has not arrived within `HEADER_TIMEOUT`. Returns
-    /// true if this call has closed the end. Returns an error if the peer is gone and no RST can be
-    /// lost.
+    /// Closes the end if the peer has been gone for `GONE_PEER_TIMEOUT`, because the peer's RST may
+    /// have been lost. Also closes the end of a server if the header has not arrived within
+    /// `HEADER_TIMEOUT`. Returns true if this call has closed the end. Returns an error if the peer
+    /// has been gone for this time although no RST can be lost and the client is not hostile.
     pub fn check_gone_peer(
         &mut self,
         now: Instant,
@@ -207,7 +209,8 @@ impl<S: Pipe> ConnectionEnd<S> {
     }
 
     /// Inspects the header, which stays in the stream. Returns true once the header has identified
-    /// the connection.
+    /// the connection. Closes the stream if the rest of the header cannot arrive. In a run with a
+    /// hostile program, also closes the stream if the header is wrong.
     fn read_header(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         let mut header = [0; HEADER_LEN as usize];
         let got = self.stream.peek(&mut header);
@@ -329,7 +332,8 @@ impl<S: Pipe> ConnectionEnd<S> {
         if most == 0 || self.shut {
             return Ok(false);
         }
-        // The first write contains the whole header, so that an early close cannot truncate it.
+        // The first write contains the whole header, so that an early close cannot truncate the
+        // header.
         let least = if self.written == 0 {
             most.min(HEADER_LEN)
         } else {
@@ -351,8 +355,9 @@ impl<S: Pipe> ConnectionEnd<S> {
         Ok(taken > 0)
     }
 
-    /// Shuts down or closes if the plan is complete, or closes if the connection has ended or the
-    /// peer has closed early. Returns true if a further call may do more.
+    /// If all planned data is written, shuts down for writing, except with `Ending::Close`. Closes
+    /// if the plan is complete, if the connection has ended, or if the peer has closed early.
+    /// Returns true if the call has shut down or closed.
     fn finish(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         let id = self.connection_id();
         let plan = &run_state.ledger.entry(id).plan;

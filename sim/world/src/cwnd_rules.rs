@@ -1,5 +1,5 @@
-//! Rules of congestion control. The rules check cwnd, ssthresh and FlightSize of a sender
-//! immediately after the sender has sent.
+//! Rules of congestion control. The rules check cwnd, ssthresh and FlightSize of a sender after
+//! each step. A *step* is one run of the sender's host, in which the host may receive and send.
 
 use std::collections::BTreeMap;
 
@@ -18,17 +18,19 @@ const ABOVE_CWND_MAX: u32 = 4;
 /// Number of full segments that a sender may send in one step while cwnd permits none: segments of
 /// limited transmit, and probes.
 const PROBES_MAX: u32 = 2;
-/// Limit of the checks per run. Each check lists all sockets of a host.
+/// Largest number of checks in a run. The number is limited because each check lists all sockets of
+/// a host.
 const CHECKS_MAX: u64 = 20_000;
 
 /// Link number of the local path between two programs of one service. Segments on this path are not
-/// frames, so the number of bytes that a step has sent is unknown.
+/// frames on a link, so the number of bytes that a step has sent on this path is unknown.
 const LOCAL_PATH: LinkId = LinkId(0);
-/// Link number of the mux ports, packet rings through which the service exchanges packets with
-/// programs that have their own stacks. These packets are not frames on the wire, either.
+/// Link number of the mux ports. A mux port is a pair of packet rings, through which the service
+/// exchanges packets with a program that has its own stack. Packets on a mux port are not frames on
+/// a link, either.
 const MUX_LINK: LinkId = LinkId(u16::MAX);
 
-/// State of a sender at its last check. Quantities are in bytes.
+/// State of a sender at its most recent check. Quantities are in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Sender {
     ssthresh: u32,
@@ -37,8 +39,9 @@ struct Sender {
     acked: u64,
     /// SND.NXT in bytes since the start of the connection.
     snd_nxt: u64,
-    /// Two values at the last reduction of ssthresh: SND.NXT in bytes since the start of the
-    /// connection, and the host's number of spurious retransmission signals.
+    /// Two values at the most recent reduction of ssthresh: SND.NXT in bytes since the start of the
+    /// connection, and [`SenderFigures::spurious_signals`] of the host. `None` if no reduction is
+    /// known, or if ssthresh has since increased or been restored.
     lowered_at: Option<(u64, u64)>,
 }
 
@@ -46,12 +49,13 @@ struct Sender {
 pub trait SenderFigures {
     /// Returns the state of the host's connections.
     fn flows(&self) -> Vec<FlowInfo>;
-    /// Returns the number of signals that a retransmission was spurious. Such a signal may undo a
-    /// reduction of cwnd.
+    /// Returns the number of signals so far that a retransmission was spurious: spurious timeouts
+    /// and DSACKs. Such a signal may undo a reduction of cwnd.
     fn spurious_signals(&self) -> u64;
 }
 
-/// Checks the congestion control of all hosts. Stores the last known state of each sender.
+/// Checks the congestion control of all hosts. Stores the state of each sender at its most recent
+/// check.
 #[derive(Debug, Default)]
 pub struct CwndRules {
     senders: BTreeMap<(usize, FlowKey), Sender>,
@@ -115,16 +119,18 @@ impl CwndRules {
         let before = std::mem::replace(&mut sender.ssthresh, info.ssthresh);
         let cwnd_before = std::mem::replace(&mut sender.cwnd, info.cwnd);
         let known = std::mem::replace(&mut sender.snd_nxt, snd_nxt);
-        // `reduced_until` is SND.NXT at the reduction of ssthresh, if this step has reduced it. The
-        // value excludes the bytes of this step, which may have been sent after the reduction. On
-        // a link without frames, their number is unknown, and SND.NXT of the last check is used.
+        // `reduced_until` is SND.NXT at the reduction of ssthresh, if this step has reduced
+        // ssthresh. The value excludes the bytes of this step, which may have been sent after the
+        // reduction. On the local path and on mux ports, the number of these bytes is unknown, so
+        // the value is SND.NXT of the previous check.
         let reduced_until = match info.link {
             LOCAL_PATH | MUX_LINK => known.min(snd_nxt),
             _ => snd_nxt
                 .saturating_sub(u64::from(sent))
                 .max(info.bytes_acked),
         };
-        // An undo restores the old ssthresh, which may be lower than the present one.
+        // An undo of a reduction restores the ssthresh before the reduction. If ssthresh has risen
+        // since the reduction, the undo lowers ssthresh.
         let restored = info.ssthresh != before && info.cwnd > cwnd_before;
 
         if info.ssthresh >= before {
@@ -132,18 +138,21 @@ impl CwndRules {
         }
         let timed_out = info.ca_state == CaState::Loss || info.timeouts > 0;
         sender.acked = info.bytes_acked;
+        // The rule ignores a reduction of ssthresh to a value of cwnd or more, because such a
+        // reduction only ends slow start (RFC 9438 §4.10).
         if info.ssthresh > before || restored {
             sender.lowered_at = None;
         } else if info.ssthresh < before && info.ssthresh < cwnd_before {
-            // A reduction of ssthresh to cwnd only ends slow start (RFC 9438 §4.10).
             let signals = figures.spurious_signals();
-            // SYN and FIN each take a sequence number, but they are not bytes of payload.
+            // FlightSize counts a SYN or FIN, but `bytes_acked` counts only payload. The added 1
+            // makes up for the difference.
             let early = sender
                 .lowered_at
                 .filter(|(at, _)| info.bytes_acked + 1 < *at);
             sender.lowered_at = Some((reduced_until, signals));
-            // An earlier reduction does not count after a timeout, or if a signal has followed,
-            // because the signal may have undone the reduction.
+            // The earlier reduction does not count after a timeout. The earlier reduction does not
+            // count either if a spurious retransmission was signalled since, because the signal may
+            // have undone the reduction.
             let early = early.filter(|(_, then)| !timed_out && *then == signals);
             if let Some((at, _)) = early {
                 let text = format!(
@@ -158,9 +167,9 @@ impl CwndRules {
 }
 
 /// Checks that FlightSize without SACKed bytes exceeds cwnd by at most [`ABOVE_CWND_MAX`] segments
-/// (RFC 5681 §3.1). The check applies to a sender in Open or Disorder that has sent more than
-/// [`PROBES_MAX`] segments in this step. The caller skips the check for a step that has reduced
-/// ssthresh, because the segments may have been sent before the reduction.
+/// (RFC 5681 §3.1). The check applies to a sender in the state Open or Disorder that has sent more
+/// than [`PROBES_MAX`] segments in this step. The caller skips the check for a step that has
+/// reduced ssthresh, because the segments may have been sent before the reduction.
 fn check_in_flight(info: &FlowInfo, sent: u32) -> Result<(), (&'static str, String)> {
     let not_reducing = matches!(info.ca_state, CaState::Open | CaState::Disorder);
     let in_flight = info.flight_size.saturating_sub(info.sacked);

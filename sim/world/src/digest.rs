@@ -4,8 +4,9 @@ use std::hash::{Hash, Hasher};
 
 use tidelane_time::Instant;
 
-/// A hash with the constants of FNV-1a over 64-bit words instead of bytes, and with a rotation of
-/// the state after each word. The result is the same on every little-endian machine.
+/// A hash like FNV-1a, with the same constants. Unlike FNV-1a, the hash takes 64-bit words instead
+/// of bytes, and rotates its state after each word. The result is the same on every little-endian
+/// machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Digest(u64);
 

@@ -1,14 +1,14 @@
 //! A host whose programs use the direct back end of the ring API (`app/direct`), which runs TCP
-//! within the calls of a context. The host has one context on a NIC in memory.
+//! within the programs' calls. The host has one context (its sockets) on a NIC in memory.
 //!
 //! ```text
 //!  ConnectionEnd <── DirectStream ──> DirectContext ── Nic ── WireEnd <──> links
 //!  (plans)           held buffers     sync, ready list
 //! ```
 //!
-//! The programs follow the plans of the scenario's connections. A program serves a connection (the
-//! connection has a *turn*) only after an event in the ready list or at a time of the plan, so a
-//! lost event shows as a connection without progress.
+//! A program serves a connection (the connection has a *turn*) only if the connection is new, has
+//! an event in the ready list (the events of a call), or has reached the time of its next turn. A
+//! lost event therefore shows as a connection without progress.
 
 mod parked;
 mod setup;
@@ -93,7 +93,7 @@ pub struct DirectHost {
     next_gone_check: Instant,
     /// Number of connections accepted.
     accepted: u64,
-    /// Number of pauses of the connections that the programs have closed.
+    /// Number of calls of `Context::pause`, counted when the program closes the connection.
     pauses: u64,
     rng: Rng,
 }
@@ -209,8 +209,8 @@ impl DirectHost {
         self.wire.take_sent()
     }
 
-    /// Runs a cycle of the context, and then the programs, unless the context waits. Returns true
-    /// if there was work.
+    /// Runs a cycle of the context. If the context does not wait, the programs run after the cycle.
+    /// Returns true if there was work.
     pub fn run(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         self.is_down = false;
         self.set_clock(now);
@@ -394,7 +394,7 @@ impl DirectHost {
         Ok(!due.is_empty())
     }
 
-    /// Ends the client of connection `id`, whose peer has timed out without a RST.
+    /// Aborts the client's end of connection `id`. The server's end has timed out without a RST.
     pub fn give_up(&mut self, now: Instant, id: u32) {
         let is_client = |one: &Connection| one.end.name() == (Some(id), Role::Client);
         let found = self.connections.iter().find(|(_, one)| is_client(one));
@@ -476,7 +476,7 @@ impl DirectHost {
 impl SenderFigures for DirectHost {
     fn flows(&self) -> Vec<FlowInfo> {
         let context = self.context.borrow();
-        // The engine of a context uses link number 0, which means the local path on a service.
+        // The engine of a context uses link number 0. On a service, number 0 is the local path.
         let link = LinkId(1);
         context
             .flows()

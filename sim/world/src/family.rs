@@ -1,5 +1,5 @@
-//! IP versions of connections, and the MTUs of *narrow* paths, whose MTU is below the MTU of their
-//! ends.
+//! IP versions of connections, and the MTUs of *narrow* paths. A narrow path is a path between
+//! routers with an MTU below 1,500 bytes.
 
 /// Minimum MTU of a link that carries IPv6, in bytes (RFC 8200 §5).
 pub const IPV6_MTU_MIN: u32 = 1280;
@@ -34,8 +34,9 @@ pub enum Bound {
     ToV4,
     /// `::`, which accepts connections of both IP versions.
     ToBoth,
-    /// Two sockets with the same port, one for each IP version: `0.0.0.0`, and `::` for IPv6 only.
-    /// A host with the direct back end of the ring API listens at its IPv4 and its IPv6 address
-    /// instead. A program with its own stack on a mux port has one socket at `::`, as in `ToBoth`.
+    /// Two sockets with the same port: one at `0.0.0.0`, and one at `::` that accepts only IPv6. A
+    /// host with the direct back end of the ring API (TCP within the program) has one socket at its
+    /// IPv4 address and one at its IPv6 address instead. A program with its own stack on a mux port
+    /// (packet rings) has one socket at `::`, as in `ToBoth`.
     Twice,
 }

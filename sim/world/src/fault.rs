@@ -1,4 +1,5 @@
-//! Faults of hosts and programs that a run injects, in addition to impairments of links.
+//! Faults of hosts, programs and paths. A run injects the faults in addition to the random
+//! impairments of links.
 
 use tidelane_time::{Duration, Instant};
 
@@ -39,7 +40,8 @@ pub enum Fault {
     },
     /// A host's service ends, and so do the host's programs. A new service starts later without any
     /// state, and the programs start again. A direct host has no service, because TCP runs in its
-    /// programs. There, the contexts of the programs end and start again.
+    /// programs. The restart of a direct host ends its programs and their context (the TCP state),
+    /// and starts both again.
     Restart {
         /// Index of the host.
         host: usize,
@@ -47,7 +49,7 @@ pub enum Fault {
         at: Instant,
         /// Time until the new service and the programs start.
         lasts: Duration,
-        /// True if the service resets its connections before it ends.
+        /// True if the service or the context resets its connections at its end.
         orderly: bool,
     },
     /// The path between the routers gets another MTU.
@@ -92,7 +94,7 @@ impl Fault {
         }
     }
 
-    /// Returns the same fault at another time.
+    /// Returns the fault with `time` as its time.
     pub fn with_time(mut self, time: Instant) -> Self {
         match &mut self {
             Self::Death { at, .. }

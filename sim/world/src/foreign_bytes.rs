@@ -1,4 +1,5 @@
-//! Checks that the memory of a user's programs contains no bytes of another user's connections.
+//! Checks that the memory of a user's programs contains no bytes of connections between other
+//! users.
 //!
 //! The bytes of each stream contain tags that identify the connection ([`crate::pattern`]). A
 //! program's region is the memory that the program shares with the service. The region may contain
@@ -10,14 +11,14 @@ use tidelane_ring::ProgramRegion;
 
 use crate::{pattern::connections_in, scenario::Scenario};
 
-/// Number of bytes that a search covers at the start of each part of a region. Most runs use only
-/// these bytes.
+/// Number of bytes that a search covers at the start of each part of a region. The parts are the
+/// two areas of stream buffers and the bytes before them. Most runs use only the covered bytes.
 const PART_LEN: u64 = 256 << 10;
 /// Length of a block of the search in bytes. The search skips blocks of zeros, because most blocks
 /// are unused.
 const BLOCK: usize = 4096;
-/// Number of searches after which a run chooses no more programs at random. Searches also follow
-/// the death of a hostile program and the end of the run.
+/// Number of searches after which a run chooses no more programs at random. Independently of this
+/// limit, a run also searches when a hostile program dies and at the end of the run.
 const SEARCHES_MAX: u64 = 6;
 
 /// Searches the memory of programs for bytes of other users' connections.

@@ -1,16 +1,17 @@
-//! Parameters of a host with a service.
+//! Parameters of a host with a service. The service is the simulated counterpart of `tidelaned`:
+//! the process that runs TCP for the programs of the host.
 
 use tidelane_engine::{Algorithm, EcnPolicy, EngineConfig};
 use tidelane_netem::Rng;
 use tidelane_time::Duration;
 
-/// Number of local ports of a host, unless the scenario makes ports scarce.
+/// Usual value of [`HostSpec::ports`]. Some hosts have fewer ports, so that ports become scarce.
 pub(crate) const PORTS: u32 = 4096;
 
 /// Parameters of a host with a service.
 #[derive(Clone, Debug)]
 pub struct HostSpec {
-    /// Number of fast-path cores of the host's service.
+    /// Number of fast-path cores (threads that run TCP) of the host's service.
     pub cores: u32,
     /// MTU of the host's interface, in bytes.
     pub mtu: u32,
@@ -18,11 +19,12 @@ pub struct HostSpec {
     pub ipv6: bool,
     /// Number of frames in the NIC queue of each core, for each direction.
     pub frames: u32,
-    /// Longest duration of a step of the service.
+    /// Longest duration of a step, in which each core of the service does its pending work once.
     pub step_time_max: Duration,
-    /// Longest delay until a sleeping service notices a frame or a doorbell.
+    /// Longest delay until a sleeping service notices a frame, or a doorbell (a wake-up) of a
+    /// program.
     pub wake_time_max: Duration,
-    /// Number of local ports for active opens.
+    /// Number of ephemeral TCP ports (local ports for active opens) at each address of the host.
     pub ports: u32,
     /// Configuration of the engine.
     pub engine: EngineConfig,

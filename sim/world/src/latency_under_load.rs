@@ -28,11 +28,12 @@ const BULK: u32 = 1;
 /// A bottleneck and the two flows through it.
 #[derive(Clone, Copy, Debug)]
 pub struct LatencyUnderLoad {
-    /// Rate of the bottleneck, in bits per second.
+    /// Rate of the bottleneck in the direction of the requests and the bulk data, in bits per
+    /// second.
     pub rate: u64,
-    /// One-way delay of the link.
+    /// Delay of the path without a queue, in each of the two directions.
     pub delay: Duration,
-    /// Length of the queue, in frames.
+    /// Capacity of the bottleneck's queue, in frames.
     pub queue: u32,
     /// Congestion control algorithm of both flows.
     pub congestion: Algorithm,
@@ -89,7 +90,8 @@ fn mean(all: impl Iterator<Item = Duration>) -> Duration {
 }
 
 impl LatencyUnderLoad {
-    /// Runs both flows. Returns an error if the run breaks a rule (`lib.rs` lists the rules).
+    /// Runs both flows. Returns an error if the run breaks a rule (`lib.rs` lists the rules), or if
+    /// memory for the run is lacking.
     pub fn run(&self) -> Result<RoundTrips, Violation> {
         let mut world = World::new(self.scenario()).map_err(|error| Violation {
             at: Instant::ZERO,

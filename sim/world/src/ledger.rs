@@ -31,12 +31,13 @@ impl std::error::Error for Violation {}
 /// Life cycle of one end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Stage {
-    /// Not yet opened (client), or not yet accepted (server).
+    /// Not yet opened (client), or not yet identified (server): the header at the start of the
+    /// client's stream tells the server's program which planned connection has arrived.
     #[default]
     NotYet,
     /// In use by its program.
     Open,
-    /// Closed by its program, or ended with the program or its service.
+    /// Closed by its program, or over because its program or service has died.
     Ended,
 }
 
@@ -51,8 +52,8 @@ pub struct EndRecord {
     pub read: u64,
     /// True if the end has shut down for writing, or if its program has closed the end.
     pub finished: bool,
-    /// Time from which the peer may receive a RST: the end closed early, aborted, died, lost its
-    /// service, or saw an early end of the connection.
+    /// Time from which the peer may receive a RST, because this end closed early or aborted, lost
+    /// its program or its service, or saw the connection break off. `None` without such a reason.
     pub broken_at: Option<Instant>,
 }
 
@@ -63,7 +64,7 @@ pub struct Entry {
     pub plan: ConnectionPlan,
     /// Records of the client and the server.
     pub ends: [EndRecord; 2],
-    /// Reason why the connection may end contrary to its plan.
+    /// Reason why the connection may end contrary to its plan. `None` without a reason.
     pub excuse: Option<&'static str>,
     /// True if the client writes random values to its own memory. Wrong bytes on the connection are
     /// then no violation.
@@ -82,10 +83,11 @@ pub struct Ledger {
     pub unplanned_clients: bool,
     /// True if connections may time out, because links are bad or memory is short.
     pub timeouts: bool,
-    /// True if the service may refuse a connection, because a limit is low.
+    /// True if the service may refuse a connection, because a backlog or a host's number of local
+    /// TCP ports is low.
     pub refusals: bool,
-    /// True if a host's clock may jump, or if a host may pause. The wait for a neighbour or a local
-    /// TCP port may then end early.
+    /// True if a host's clock may jump, or if a host may pause. The wait for a neighbour's link
+    /// address, or for a local TCP port, may then time out early.
     pub clock_jumps: bool,
     /// True if nothing in the run loses frames, so that every RST arrives.
     pub lossless: bool,
@@ -95,7 +97,7 @@ pub struct Ledger {
 pub const GONE_PEER_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Ledger {
-    /// Creates the records of `plans`. The plans must be numbered from zero.
+    /// Creates the records of `plans`, whose connection numbers must be 0, 1, 2 and so on.
     pub fn new(plans: impl IntoIterator<Item = ConnectionPlan>) -> Self {
         let entry = |plan: ConnectionPlan| Entry {
             last_progress: plan.start,
@@ -136,8 +138,8 @@ impl Ledger {
         &mut entry.ends[role.index()]
     }
 
-    /// Records that an end is in use. A second call for the same end is a violation, unless the
-    /// client is hostile.
+    /// Records that an end is in use. Returns an error if the end was in use before. The connection
+    /// of a hostile client is not checked.
     pub fn open(&mut self, now: Instant, id: u32, role: Role) -> Result<(), Violation> {
         let client_is_hostile = self.entry(id).client_is_hostile;
         let end = self.touch(now, id, role);
@@ -155,7 +157,8 @@ impl Ledger {
     }
 
     /// Records that an end read `count` more bytes and verified them. Returns an error if the end
-    /// has read more bytes than its peer has written, unless the client is hostile.
+    /// has read more bytes than its peer has written. The connection of a hostile client is not
+    /// checked.
     pub fn read(&mut self, now: Instant, id: u32, role: Role, count: u64) -> Result<(), Violation> {
         self.bytes += count;
         let end = self.touch(now, id, role);
@@ -193,7 +196,7 @@ impl Ledger {
         self.entries[id as usize].excuse.get_or_insert(why);
     }
 
-    /// Marks all connections of the program `client` as connections of a hostile client.
+    /// Marks all connections that the program `client` opens as connections of a hostile client.
     pub fn mark_client_hostile(&mut self, client: usize) {
         for entry in self.entries.iter_mut().filter(|e| e.plan.client == client) {
             entry.client_is_hostile = true;
@@ -225,8 +228,8 @@ impl Ledger {
             }
             if listener == Some(entry.plan.listener) && entry.ends[1].stage != Stage::Ended {
                 entry.excuse.get_or_insert("a program of its listener died");
-                // The connection may have been in the program's accept queue, and its RST may be
-                // lost.
+                // The connection may have been in the program's accept queue. The RST to the client
+                // may then be lost.
                 if entry.ends[0].stage == Stage::Open && entry.ends[1].stage == Stage::NotYet {
                     entry.ends[1].broken_at.get_or_insert(now);
                 }
@@ -234,8 +237,8 @@ impl Ledger {
         }
     }
 
-    /// Records the death of a service with all unsent data. `concerns` selects the ends that the
-    /// service carried.
+    /// Records the death of a service, whose unsent data is lost. `concerns` selects the ends that
+    /// the service carried.
     pub fn service_died(&mut self, now: Instant, concerns: impl Fn(&ConnectionPlan, Role) -> bool) {
         for entry in &mut self.entries {
             for role in [Role::Client, Role::Server] {
@@ -246,7 +249,8 @@ impl Ledger {
                 let begun = entry.ends[0].stage != Stage::NotYet;
                 if role == Role::Server && begun {
                     let end = &mut entry.ends[1];
-                    // The next service may still accept a connection that was not yet accepted.
+                    // If the server has not yet accepted the connection, the next service may still
+                    // accept it.
                     if end.stage == Stage::Open {
                         end.stage = Stage::Ended;
                     }
@@ -259,8 +263,9 @@ impl Ledger {
         }
     }
 
-    /// Records the death of a program with its own stack, with all unsent data. `concerns` selects
-    /// the ends that the program served. The connections that are not yet opened do not change.
+    /// Records the death of a program that has its own stack. The stack's unsent data is lost.
+    /// `concerns` selects the ends that the program served. The records of connections that are not
+    /// yet opened do not change.
     pub fn stack_died(&mut self, now: Instant, concerns: impl Fn(&ConnectionPlan, Role) -> bool) {
         let begun = |entry: &Entry| entry.ends[0].stage != Stage::NotYet;
         let begun: Vec<bool> = self.entries.iter().map(begun).collect();
@@ -268,14 +273,14 @@ impl Ledger {
         self.service_died(now, |plan, role| is_begun(plan) && concerns(plan, role));
     }
 
-    /// Records the death of the program at a server's end.
+    /// Records the death of the program at the server's end of connection `id`.
     pub fn server_died(&mut self, now: Instant, id: u32) {
         let end = &mut self.entries[id as usize].ends[1];
         end.stage = Stage::Ended;
         end.broken_at.get_or_insert(now);
     }
 
-    /// Returns true if the connection may be reset.
+    /// Returns true if connection `id` may be reset.
     pub fn may_be_reset(&self, id: u32) -> bool {
         let entry = self.entry(id);
         entry.excuse.is_some() || entry.ends.iter().any(|end| end.broken_at.is_some())
@@ -288,8 +293,10 @@ impl Ledger {
         peer.broken_at.filter(|_| peer.stage != Stage::Open)
     }
 
-    /// Checks that the connection of the end in `role` may end with `cause`, before both ends have
-    /// finished. If an exception of the run permits the cause, excuses the connection.
+    /// Checks a connection that has ended before both ends finished. `cause` is the close cause
+    /// that the end in `role` has seen. Returns an error if nothing permits this cause. If an
+    /// exception of the run (`timeouts`, `refusals` or `clock_jumps`) permits the cause, excuses
+    /// the connection.
     pub fn check_cause(
         &mut self,
         now: Instant,
@@ -347,7 +354,8 @@ impl Ledger {
         })
     }
 
-    /// Restarts the progress timers of all connections, after an outage of the links.
+    /// Counts `now` as the last progress of every connection, so that an outage of the links before
+    /// `now` does not make a connection [`stuck`](Self::stuck).
     pub fn restart_clocks(&mut self, now: Instant) {
         for entry in &mut self.entries {
             entry.last_progress = entry.last_progress.max(now);
@@ -361,7 +369,8 @@ impl Ledger {
 }
 
 impl Entry {
-    /// Returns true if the client has ended, and the server has ended or never accepted.
+    /// Returns true if the client has ended, and the server is not open: the server has ended, or
+    /// has never identified the connection.
     pub fn is_over(&self) -> bool {
         let [client, server] = &self.ends;
         client.stage == Stage::Ended && server.stage != Stage::Open
@@ -374,7 +383,9 @@ impl Entry {
         self.ends[0].read == down && self.ends[1].read == up
     }
 
-    /// Returns true if the connection has no excuse to be incomplete.
+    /// Returns true if both ends must have read all planned bytes at the end of the run: no plan
+    /// has an early close or an abort, the connection has no excuse, and no end has a time
+    /// `broken_at`.
     pub fn must_be_complete(&self) -> bool {
         let orderly =
             |end: &crate::plan::EndPlan| matches!(end.ending, Ending::HalfClose | Ending::Close);

@@ -1,11 +1,12 @@
 //! A simulated world: hosts, programs and links in virtual time, all derived from one seed.
 //!
-//! A host of Tidelane runs the code of `service/host`, driven as in the service `tidelaned`. The
-//! programs of the host use the client library `app/client`, each with its own region of shared
-//! memory. A run may also have a host with smoltcp, direct hosts (which run TCP within their
-//! programs), and programs with their own stacks on mux ports (packet rings) of a host. `sim/netem`
-//! provides the links. Only the environment is simulated: time, frames in flight, doorbells,
-//! answers of netlink, and the behaviour of programs.
+//! A host of Tidelane runs the code of `service/host`. The simulator drives this code as the
+//! service `tidelaned` does. The programs of the host use the client library `app/client`, each
+//! with its own region of shared memory. A run may also have a host with smoltcp (another TCP/IP
+//! stack), direct hosts (which run TCP within their programs), and programs with their own stacks
+//! on mux ports (packet rings) of a host. `sim/netem` provides the links. Only the environment is
+//! simulated: time, frames in flight, doorbells (wake-ups between programs and service), answers of
+//! netlink, and the behaviour of programs.
 //!
 //! ```text
 //!  Scenario --World::new--> machines (Host + page) <--rings--> processes (Program, workers, ends)
@@ -14,6 +15,9 @@
 //!                             links (netem::Link)                   Ledger: bytes written and read
 //! ```
 //!
+//! A worker is a thread of a program, and an end is one end of a connection. The page is memory in
+//! which the programs see whether a core of the service sleeps.
+//!
 //! A run checks these rules:
 //!
 //! - Bytes arrive intact and in order, and the end of file follows the last byte (`ledger.rs`).
@@ -21,11 +25,12 @@
 //! - An idle service sleeps.
 //! - The memory that a user's programs share with the service contains no byte of a connection
 //!   between other users.
-//! - Every segment that Tidelane's TCP sends over a link obeys TCP (`wire_rules.rs`) and its
-//!   congestion control (`cwnd_rules.rs`).
-//! - Mux ports send and receive only packets of their own 3-tuples (`ports/oracle.rs`).
-//! - At the end, no flow, buffer, TIME-WAIT, timer or mux port is left, and no user is charged for
-//!   memory.
+//! - The segments that Tidelane's TCP sends over a link obey the rules of TCP (`wire_rules.rs`) and
+//!   of congestion control (`cwnd_rules.rs`).
+//! - Mux ports send and receive only packets of their own 3-tuples of protocol, local address and
+//!   local port (`ports/oracle.rs`).
+//! - At the end, the hosts have no flow, buffer, TIME-WAIT, timer or mux port, and no user is
+//!   charged for a resource.
 //!
 //! Equal seeds give equal runs down to the last frame ([`Report::digest`]).
 #![forbid(unsafe_code)]

@@ -1,6 +1,7 @@
 //! Runs the bulk transfer of [`Bulk`] between models of Linux's TCP (`sim/linux-model`) instead of
-//! Tidelane's hosts. The links are the same for both. The random numbers of the links derive from
-//! the same seed, but differ.
+//! Tidelane's hosts. The links have the same configuration as in a run with Tidelane's hosts. In
+//! both runs, the random numbers of the links derive from the same seed, but in different ways, so
+//! the random numbers differ.
 //!
 //! The frames have the length of real frames, so that they take the same time on a link and the
 //! same space in a queue. After the link header, a frame contains only the fields that the models
@@ -61,8 +62,8 @@ struct Run {
 }
 
 impl LinuxBulk {
-    /// Runs the transfer. Returns its goodput. `srtt` of the result is the value of the first flow
-    /// at the end of the run, not a mean.
+    /// Runs the transfer. Returns the goodput of each flow. `srtt` of the result is the smoothed
+    /// RTT of the first flow at the end of the run, not a mean over the run.
     pub fn run(&self) -> Goodput {
         let mut run = self.start();
         let start = Instant::ZERO + self.bulk.warm_up;
@@ -125,8 +126,8 @@ impl Run {
         }
     }
 
-    /// Processes all frames that arrive at `now`. The segments of one flow form a batch, as in an
-    /// interrupt.
+    /// Processes all frames that arrive at `now`. The segments of one flow form a batch, as if one
+    /// interrupt of a NIC had reported them.
     fn arrive(&mut self, now: Instant) {
         let mut batches: BTreeMap<usize, Vec<Data>> = BTreeMap::new();
         while let Some((_, direction)) = self.network.next_arrival().filter(|(at, _)| *at == now) {
@@ -252,8 +253,9 @@ enum Body {
     Ack(Ack),
 }
 
-/// Content of a frame: the index of the flow, and then the fields of the body, each as a 32-bit
-/// number. The length of the frame determines whether the body is data or an ACK.
+/// Content of a frame after the Ethernet header: the index of the flow, and then the fields of the
+/// body, each as a 32-bit number. The length of the frame determines whether the body is data or an
+/// ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Packet {
     flow: usize,
@@ -373,8 +375,8 @@ mod tests {
     }
 
     /// The link of `bench/figures/tas-fig7`. On this link, a real kernel keeps 0.76 to 1 of its
-    /// lossless rate at a loss of 1 and 2 %, and 0.10 to 0.13 at 5 %. At 5 %, the model keeps about
-    /// twice the kernel's rate.
+    /// lossless rate at a loss of 1 and 2 %, and 0.10 to 0.13 at 5 %. The share that the model
+    /// keeps at 5 % is about twice the kernel's share. The test checks losses of 2 % and 5 %.
     #[test]
     fn loss_costs_about_as_much_as_on_a_kernel() {
         let rate = |loss| {
@@ -403,8 +405,8 @@ mod tests {
         assert!((0.05..0.4).contains(&kept), "{kept}");
     }
 
-    /// At a loss of 0.01 % and an RTT of 0.1 s, the expected window is 187 segments (RFC 9438 §5.1
-    /// table 2).
+    /// At a loss of 0.01 % and an RTT of 0.1 s, the expected window is 187 segments (RFC 9438 §5.1,
+    /// the table for this RTT).
     #[test]
     fn a_single_flow_has_about_the_window_of_the_response_function() {
         let link = LinkConfig {

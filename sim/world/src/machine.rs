@@ -1,7 +1,7 @@
 //! One simulated host, which drives its service as `tidelaned` drives its cores: the simulated host
 //! delivers frames, answers the service's netlink requests, and lets the service sleep. A *port of
 //! the host* is the NIC queue of a core, here a pair of frame queues in memory. An *ephemeral port*
-//! is a TCP port.
+//! is a local TCP port for active opens.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -64,7 +64,7 @@ pub struct Machine {
     pub next_step: Option<Instant>,
     /// Time until which the host is paused.
     pub paused_until: Instant,
-    /// Offset of the host's clock from the clock of the world.
+    /// Time by which the host's clock is ahead of the clock of the world.
     clock_offset: Duration,
     /// True while the service is down. Frames to and from the host are then lost.
     pub down: bool,
@@ -76,10 +76,11 @@ pub struct Machine {
     queue_rng: Rng,
     /// Answers of the kernel, each with its time of arrival.
     answers: VecDeque<(Instant, Answer)>,
-    /// Number of ephemeral ports that the host has, by local address.
+    /// Number of ephemeral ports that the service has got so far, by local address.
     ports_given: BTreeMap<IpAddress, u32>,
     /// The users of this host's programs, by user number.
     users: BTreeMap<u32, Arc<User>>,
+    /// Buffer for the frames that [`sent`](Self::sent) takes from a port. Empty between the calls.
     burst: MemBurst,
     /// State of a slow NIC. `None` if the NIC frees all sent frames before the next step.
     slow: Option<SlowNic>,
@@ -96,7 +97,8 @@ impl Machine {
         let port = MemConfig {
             frame_len_max: spec.mtu + 14,
             frames: spec.frames,
-            // The links may corrupt bytes, so the receiver must verify checksums.
+            // The links may corrupt bytes. The port therefore completes each checksum, so that the
+            // receiver detects wrong bytes.
             partial_checksums: false,
         };
         let families = &Family::BOTH[..1 + usize::from(spec.ipv6)];
@@ -155,7 +157,8 @@ impl Machine {
         lines.collect()
     }
 
-    /// Writes all frames of the first core's port to `out` as pcapng, for both directions.
+    /// Makes the machine write all frames of the first core's port, in both directions, to `out` as
+    /// pcapng.
     pub fn capture(mut self, out: Box<dyn Write>) -> std::io::Result<Self> {
         let first = std::mem::replace(&mut self.wires[0], Wire::Plain(MemPort::pair(SPARE).0));
         self.wires[0] = first.captured(out)?;
@@ -189,7 +192,8 @@ impl Machine {
         self.wake(now);
     }
 
-    /// Returns the time of the next step, or the end of a pause, whichever is later.
+    /// Returns the time of the next step, or the end of a pause, whichever is later. Returns `None`
+    /// if no step is scheduled.
     pub fn due(&self) -> Option<Instant> {
         Some(self.next_step?.max(self.paused_until))
     }
@@ -320,7 +324,7 @@ impl Machine {
         self.slow.as_ref().is_some_and(SlowNic::is_busy)
     }
 
-    /// Passes the frames that the host has transmitted to `on_frame`.
+    /// Calls `on_frame` for each frame that the host has transmitted since the last call.
     pub fn sent(&mut self, now: Instant, mut on_frame: impl FnMut(&[u8])) {
         if let Some(slow) = &mut self.slow {
             let port = self.wires[0].port();
@@ -352,16 +356,16 @@ impl Machine {
     }
 }
 
-/// A slow NIC. Its frames leave at once, but are freed later.
+/// A slow NIC. The NIC sends each frame without delay, but frees the memory of the frame later.
 struct SlowNic {
     /// Largest number of frames that are freed between two steps.
     frames: usize,
-    /// Sent frames that are not yet freed, oldest first.
+    /// Bursts of sent frames that are not yet freed, oldest first.
     sent: VecDeque<MemBurst>,
 }
 
 impl SlowNic {
-    /// Frees some frames, and passes all new frames to `on_frame`.
+    /// Frees the oldest burst of sent frames, and calls `on_frame` for each new frame.
     fn pass(
         &mut self,
         port: &mut dyn PacketIo<Burst = MemBurst>,

@@ -28,10 +28,10 @@ fn tag(seed: u64, id: u32) -> Tag {
     [TAG_MARK, mix(seed ^ HEADER_KEY) as u8, high, low]
 }
 
-/// Returns the connections of which `bytes` contains a part of a stream, at any offset. Two
-/// consecutive tags identify a part, so parts of less than 19 bytes may be missed. The header,
-/// which has no tags, is always missed. A connection appears once for each pair of consecutive
-/// tags. The numbers of the run's connections must fit in 16 bits.
+/// Searches `bytes` for parts of streams at all offsets. Returns the numbers of the connections to
+/// which these parts belong. Two consecutive tags identify a part, so parts of less than 19 bytes
+/// may be missed. The header, which has no tags, is always missed. A connection appears once for
+/// each pair of consecutive tags. The numbers of the run's connections must fit in 16 bits.
 pub fn connections_in(seed: u64, bytes: &[u8]) -> impl Iterator<Item = u32> {
     let [mark, run, ..] = tag(seed, 0);
     let windows = bytes.windows(TAG_EVERY + size_of::<Tag>());
@@ -106,7 +106,8 @@ impl Content {
     }
 
     /// Compares `bytes` with the stream from position `pos` on. Returns the position of the first
-    /// wrong byte, or `None` if all bytes are right. `scratch` is a buffer for reuse.
+    /// wrong byte, or `None` if all bytes are right. `scratch` is working memory, which the caller
+    /// can use for many calls.
     pub fn first_mismatch(&self, pos: u64, bytes: &[u8], scratch: &mut Vec<u8>) -> Option<u64> {
         scratch.resize(bytes.len(), 0);
         self.fill(pos, scratch);
@@ -145,6 +146,7 @@ mod tests {
         assert_eq!(Content::parse_header(1, &bytes), None);
     }
 
+    /// Checks parts of 24 bytes that lie after the header.
     #[test]
     fn a_connection_is_identified_by_any_part_of_its_stream() {
         for content in [Content::of_client(7, 300), Content::of_server(7, 300)] {

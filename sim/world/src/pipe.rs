@@ -1,6 +1,6 @@
 //! A program's operations on a connection. Each kind of stack implements the operations for its
-//! streams. The kinds are the service, the direct back end of the ring API, the embedded stack, and
-//! smoltcp.
+//! streams. The kinds are the service, the direct back end of the ring API (which runs TCP within
+//! the program's calls), the embedded stack, and smoltcp.
 
 use std::io::IoSliceMut;
 
@@ -21,14 +21,15 @@ pub trait Pipe {
     fn receive(&mut self, rng: &mut Rng, into: &mut [u8]) -> usize;
     /// Writes as many bytes as fit. Returns their number.
     fn write(&mut self, bytes: &[u8]) -> usize;
-    /// Returns true if a lack of memory, and not the limit of unacknowledged bytes, has limited the
-    /// last write. No event reports when memory is available.
+    /// Returns true if the most recent write stopped for lack of memory, and not at the limit of
+    /// unacknowledged bytes. The caller asks only after a write that took no byte. No event reports
+    /// when memory becomes available.
     fn lacks_memory(&mut self) -> bool {
         false
     }
     /// Closes the sending direction.
     fn shutdown_write(&mut self);
-    /// Closes the stream for the program. With `abort`, resets the connection.
+    /// Closes the stream for the program. If `abort` is true, resets the connection.
     fn close(&mut self, abort: bool);
     /// Returns true if the program has closed the stream.
     fn is_closed(&self) -> bool;

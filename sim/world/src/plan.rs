@@ -1,4 +1,4 @@
-//! The planned behaviour of one connection, which is drawn before the run.
+//! The planned behaviour of one connection, which the scenario draws at random before the run.
 
 use std::fmt;
 
@@ -56,9 +56,9 @@ pub struct EndPlan {
     pub read_chunk: u32,
     /// Number of bytes that the end reads before its first pause, and between two pauses.
     pub pause_after: u64,
-    /// Duration of a pause.
+    /// Duration of a pause, in which the end does not read.
     pub pause: Duration,
-    /// Number of pauses.
+    /// Number of pauses, if the end reads enough bytes for all of them.
     pub pauses: u32,
     /// True if the end sets TCP_NODELAY.
     pub nodelay: bool,
@@ -102,7 +102,7 @@ impl ConnectionPlan {
         self.rounds.iter().map(|round| round.sent_by(role)).sum()
     }
 
-    /// Returns the number of bytes that `role` may have sent after it has read `read` bytes.
+    /// Returns the total number of bytes that `role` may have sent after it has read `read` bytes.
     pub fn allowed(&self, role: Role, read: u64) -> u64 {
         let waits = match role {
             Role::Client => self.client_waits,
@@ -226,7 +226,7 @@ pub(crate) fn steady_end() -> EndPlan {
     }
 }
 
-/// Draws the plan of an end. `moved` is the number of bytes that both ends send.
+/// Draws the plan of an end. `moved` is the number of bytes that both ends together send.
 fn new_end(rng: &mut Rng, moved: u64) -> EndPlan {
     let chunk = |rng: &mut Rng| {
         let bits = rng.between(4, 17);

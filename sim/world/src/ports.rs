@@ -74,7 +74,7 @@ type Sides = Vec<(Option<u32>, Role)>;
 pub(crate) enum PortEvent {
     /// A well-behaved program runs.
     Run(usize),
-    /// An old version of a program runs, or ends.
+    /// An old version of a program (its claims have moved to a new version) runs or ends.
     Retired(usize),
     /// A hostile program misbehaves.
     Hostile(usize),
@@ -90,7 +90,7 @@ pub(crate) enum PortEvent {
 pub(crate) struct Ports {
     /// Index of the host with the mux ports.
     pub host: usize,
-    /// Number of starts of each program.
+    /// Number of starts so far of each well-behaved program.
     pub starts: Vec<u16>,
     driver: Driver,
     /// Running well-behaved programs, by index.
@@ -103,17 +103,17 @@ pub(crate) struct Ports {
     changes: VecDeque<PortChange>,
     /// Time at which the driver closes corrupt mux ports.
     answer: Option<Instant>,
+    /// Longest delay from the discovery of a corrupt mux port to its close by the driver.
     answer_time_max: Duration,
     rng: Rng,
-    /// True if the MTU of the host changes, so that the mux may refuse a long packet of a
-    /// well-behaved stack.
+    /// True if the host's MTU changes. The mux may then refuse long packets of well-behaved stacks.
     has_mtu_changes: bool,
     /// Sums of the counters of closed mux ports.
     counters: BTreeMap<&'static str, u64>,
 }
 
 impl Ports {
-    /// Creates the mux ports of `scenario`, or `None` if it has none. No program runs yet.
+    /// Creates the mux ports of `scenario`. Returns `None` without mux ports. No program runs yet.
     pub fn new(scenario: &Scenario, rng: Rng) -> Option<Self> {
         let spec = scenario.ports.as_ref()?;
         let host = spec.host;
@@ -160,7 +160,7 @@ impl Ports {
             .min_by_key(|(at, _)| *at)
     }
 
-    /// Handles an event of a program or of the driver. Returns true if the service may have work.
+    /// Handles all events except `Launch` and `Change`. Returns true if the service may have work.
     pub fn handle(
         &mut self,
         now: Instant,
@@ -195,7 +195,7 @@ impl Ports {
 
     /// Opens a mux port, and starts a well-behaved program on it. If the program already runs, the
     /// new version takes over the claims of the old version. `retire` then holds the time at which
-    /// the old version ends, and true if all claims move at once.
+    /// the old version ends, and true if one call moves all claims, or false for a call per claim.
     pub fn launch(
         &mut self,
         now: Instant,
@@ -254,15 +254,15 @@ impl Ports {
             .try_for_each(|tuple| self.driver.move_claim(now, service, ports, tuple))
     }
 
-    /// Takes the next planned end of a program, with the open ends of the program's connections.
-    /// Returns `None` if no end is planned, or if the program does not run.
+    /// Takes the next planned change of a program (death or new version), with the program's open
+    /// connection ends. Returns `None` if no change is planned, or if the program does not run.
     pub fn take_change(&mut self) -> Option<(PortChange, Sides)> {
         let change = self.changes.pop_front()?;
         let program = self.programs[change.index].as_ref()?;
         Some((change, program.open_ends()))
     }
 
-    /// Ends a program. The program starts again at time `back`, or not if `back` is `None`.
+    /// Ends a program. The program starts again at time `back`, or never if `back` is `None`.
     pub fn kill(
         &mut self,
         now: Instant,
@@ -415,7 +415,7 @@ impl Ports {
         unfinished.map(line).collect()
     }
 
-    /// Ends hostile programs and old versions, and cancels all planned ends and starts.
+    /// Ends the hostile programs and the old versions, and cancels all planned changes and starts.
     pub fn begin_drain(&mut self, now: Instant, service: &mut Service) -> Result<(), Violation> {
         self.changes.clear();
         self.relaunches.fill(None);
@@ -427,7 +427,7 @@ impl Ports {
         Ok(())
     }
 
-    /// Closes all mux ports, and checks that no state is left. Returns the counters.
+    /// Closes all mux ports, and checks that the mux then has no state. Returns the counters.
     pub fn finish(
         &mut self,
         now: Instant,

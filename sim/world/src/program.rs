@@ -24,11 +24,11 @@ use crate::{
 
 /// Largest number of simultaneous connections of a program.
 const SLOTS: u32 = 256;
-/// Largest number of listeners of a run. The key of a listener's second socket is larger by this
-/// value, so that all sockets of a run have different keys.
+/// Largest number of listeners of a run. The key of a listener's second socket is the key of the
+/// first socket plus this value, so that all sockets of a run have different keys.
 const LISTENERS_MAX: usize = 1000;
 
-/// A doorbell that sets a flag. The world polls the flag.
+/// A doorbell that sets a flag. The simulator polls the flag.
 struct FlagBell(Arc<AtomicBool>);
 
 impl Bell for FlagBell {
@@ -44,13 +44,14 @@ pub struct Launch {
     pub name: String,
     /// Random numbers of the process.
     pub rng: Rng,
-    /// Number of words that the region fuzzer has swept in earlier processes of the program.
+    /// The region fuzzer of a hostile program overwrites the shared memory word by word. This field
+    /// is the number of words that the fuzzer overwrote in the earlier processes of the program.
     pub swept: u64,
 }
 
 /// A running process of a program. Owns the program's shared memory and its threads.
 pub struct Process {
-    /// Numbers of the program at the service, one for each core.
+    /// Numbers of the program at the service, one for each core (polling thread of the service).
     pub id: ProgramIds,
     /// State of the client library.
     pub program: Program,
@@ -108,9 +109,10 @@ impl Process {
         })
     }
 
-    /// Starts to accept connections of a listener. `host` is the index of the host. `key`
-    /// identifies the listener, like the inode of a kernel socket. Returns true if the service has
-    /// accepted all sockets of the listener.
+    /// Adds the sockets of a listener to the service. The threads of the process then accept
+    /// connections from these sockets. `host` is the index of the host. `key` identifies the
+    /// listener, like the inode of a kernel socket. Returns true if the service has accepted all
+    /// sockets of the listener.
     pub fn listen(
         &mut self,
         machine: &mut Machine,
@@ -147,8 +149,8 @@ impl Process {
         })
     }
 
-    /// Kills the process. The destructors of its streams then do nothing, because no code of a
-    /// killed process runs.
+    /// Kills the process. First marks the service as gone, so that the destructors of the process's
+    /// streams do nothing: no code of a killed process runs.
     pub fn kill(self, now: Instant, machine: &mut Machine) {
         self.program.mark_service_gone();
         machine.host.remove_program(machine.clock(now), &self.id);

@@ -4,7 +4,7 @@ use tidelane_time::Duration;
 
 use crate::family::Bound;
 
-/// Length of an area of stream buffers in bytes, enough for all connections of a run.
+/// Capacity of an area of stream buffers in bytes, enough for all connections of a run.
 pub const AREA_LEN: u64 = 256 << 20;
 
 /// Behaviour of a program.
@@ -28,11 +28,12 @@ pub struct ProgramSpec {
     pub user: u32,
     /// Number of the program's threads.
     pub workers: u32,
-    /// Longest delay after a thread's doorbell is rung until the thread runs.
+    /// Longest delay from the ring of a thread's doorbell until the thread runs.
     pub wake_time_max: Duration,
     /// Behaviour of the program.
     pub behaviour: Behaviour,
-    /// Length of each of the program's two areas of stream buffers, in bytes.
+    /// Capacity in bytes of each of the program's two areas of stream buffers (one area for
+    /// received data, and one area for data to send).
     pub area_len: u64,
 }
 
@@ -45,7 +46,8 @@ pub struct ListenerSpec {
     pub bound: Bound,
     /// Backlog of the accept queue, as the program passes it to `listen`.
     pub backlog: u32,
-    /// Indices of the programs that hold the listener: several programs after a fork.
+    /// Indices of the programs that hold the listener. If there are several, they share the
+    /// listener as processes do after a fork.
     pub programs: Vec<usize>,
     /// Time for which a program that uses the service leaves each connection in the accept queue.
     pub accept_delay: Duration,

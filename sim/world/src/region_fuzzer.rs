@@ -20,7 +20,7 @@ use tidelane_time::{Duration, Instant};
 const SLOTS_AIMED_AT: u64 = 8;
 /// Number of bytes of each buffer area that the sweep covers.
 const BUFFERS_SWEPT: u64 = 64 << 10;
-/// Boundary values, which are written more often than others.
+/// Boundary values, which the fuzzer writes more often than other values.
 const EDGES: [u64; 8] = [
     0,
     1,
@@ -44,14 +44,16 @@ pub struct RegionFuzzer {
     pub next: Instant,
     /// Number of writes so far.
     pub writes: u64,
-    /// Number of words swept so far, in earlier processes of the program, too.
+    /// Number of words that the sweep has overwritten so far, including the words that it has
+    /// overwritten in earlier processes of the program.
     pub swept: u64,
     rng: Rng,
 }
 
 impl RegionFuzzer {
-    /// Creates a fuzzer of `region`. `every` is the mean interval between bursts. The sweep
-    /// continues after `swept` words.
+    /// Creates a fuzzer of `region`. `every` is the mean time between two bursts. `swept` is the
+    /// number of words that the sweep has already overwritten. The sweep continues after these
+    /// words.
     pub fn new(region: Arc<ProgramRegion>, every: Duration, swept: u64, rng: Rng) -> Self {
         Self {
             region,
@@ -63,7 +65,7 @@ impl RegionFuzzer {
         }
     }
 
-    /// Writes one burst and schedules the next one.
+    /// Writes one burst, and schedules the next burst.
     pub fn write_burst(&mut self, now: Instant) {
         for _ in 0..self.rng.between(1, 16) {
             let (start, len) = self.target();
@@ -108,7 +110,8 @@ impl RegionFuzzer {
         0
     }
 
-    /// Returns a random value. About half of the values are boundary values, or close to one.
+    /// Returns a random value. About half of the values are boundary values, or close to a boundary
+    /// value.
     fn value(&mut self) -> u64 {
         let edge = EDGES[self.rng.below(EDGES.len() as u64) as usize];
         match self.rng.below(4) {
@@ -119,8 +122,8 @@ impl RegionFuzzer {
         }
     }
 
-    /// Selects a structure, or the whole region, for the next random write. Returns its region
-    /// offset and its length in bytes.
+    /// Selects a structure, or the whole region, for the next random write. Returns the region
+    /// offset and the length in bytes of the selected part.
     fn target(&mut self) -> (u64, u64) {
         let ring_set = ring_set_offset(0);
         let slots = self.region.layout().slot_offset(0).unwrap_or(HEADER_LEN);

@@ -11,8 +11,8 @@ use crate::{family::Family, ledger::Entry, world::fair_share::Spans};
 /// Figures of one run, or their sums over several runs. Times are summed, too.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Digest of the run. Equal runs have equal digests. The digest of a sum is the XOR of the
-    /// digests.
+    /// Digest of the run. Equal runs have equal digests. In a sum of reports, the XOR of the
+    /// digests of the runs.
     pub digest: u64,
     /// Number of events handled.
     pub events: u64,
@@ -24,10 +24,10 @@ pub struct Report {
     pub complete: u64,
     /// Number of complete connections over IPv6.
     pub over_ipv6: u64,
-    /// Number of all other connections. Each of them ended early as planned, was refused, or has a
-    /// recorded reason.
+    /// Number of connections that did not transfer all planned data. Each of these connections
+    /// ended early as planned, was refused, or has a recorded reason.
     pub broken: u64,
-    /// Number of processes of programs that were killed, or that handed over to a new version.
+    /// Number of processes that were killed, or that handed over to a new version of their program.
     pub deaths: u64,
     /// Number of restarts of services and of direct hosts (which run TCP within their programs).
     pub restarts: u64,
@@ -36,7 +36,7 @@ pub struct Report {
     /// Number of steps of a host after which its senders were checked against the rules of
     /// congestion control.
     pub checked_windows: u64,
-    /// Number of searches through the memory of a program.
+    /// Number of searches through the memory of a program for bytes of other users' connections.
     pub memory_searches: u64,
     /// Sums of the counters of all links.
     pub links: LinkCounters,
@@ -46,9 +46,10 @@ pub struct Report {
     pub fuzz_bursts: u64,
     /// Number of times that a host went to sleep without a timer.
     pub sleeps: u64,
-    /// Time of the check that found all connections over and all programs idle.
+    /// Virtual time of the check that found all connections over and all well-behaved programs
+    /// idle.
     pub busy: Instant,
-    /// Time of the check that found no state left on the hosts.
+    /// Virtual time of the check that found no state left on the hosts.
     pub end: Instant,
     /// Start and end of each connection whose duration is compared with a run without hostile
     /// programs. Empty in a sum of reports.

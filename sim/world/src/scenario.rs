@@ -30,7 +30,8 @@ const AREA_LEN_LOW: u64 = 64 << 10;
 pub enum Theme {
     /// Hosts with a service, with programs and links of all kinds.
     Any,
-    /// Client and server are on one host.
+    /// Clients and servers are on one host. The segments of their connections take the local path:
+    /// they do not leave the memory of the service.
     LocalPath,
     /// Programs die.
     Death,
@@ -45,12 +46,12 @@ pub enum Theme {
     /// Services have one to four cores. In some runs, programs die, services restart, hosts pause,
     /// or clocks jump. [`Scenario::from_seed`] never draws this theme.
     Cores,
-    /// Programs with their own stacks send and receive over mux ports, the packet rings of a host's
-    /// mux, which shares the NIC between them and the service. In most runs, some programs are
-    /// hostile.
+    /// Programs with their own stacks send and receive over mux ports. A mux port is a pair of
+    /// packet rings between a program and the mux of its host. The mux shares the NIC between these
+    /// programs and the service. In most runs, some programs are hostile.
     Ports,
-    /// Some hosts run the direct back end of the ring API (TCP within the program), and have
-    /// connections with hosts of all kinds.
+    /// Some hosts run the direct back end of the ring API (TCP within the program). These hosts
+    /// have connections with hosts of all kinds.
     Direct,
 }
 
@@ -95,7 +96,8 @@ impl Scenario {
             12..14 => Theme::Smoltcp,
             _ => Theme::Faults,
         };
-        // Ports and Direct are drawn last, so that other seeds keep their themes.
+        // For some seeds, `Ports` or `Direct` replaces the theme. The themes of the other seeds do
+        // not depend on these two draws.
         let theme = match (rng.below(16), rng.below(16)) {
             (0, _) => Theme::Ports,
             (_, 0) => Theme::Direct,
@@ -120,9 +122,9 @@ impl Scenario {
             let mut rng = root.fork(8);
             for host in &mut hosts {
                 host.cores = rng.between(1, 4) as u32;
-                // A hash of the connection's ports selects its core, so a core can use only some
-                // local ports for each port of the peer. A small number of ports would be
-                // exhausted.
+                // A hash of the port numbers of a connection selects the connection's core. For a
+                // given port of the peer, a core can therefore use only some of the local ports. A
+                // small number of local ports would be exhausted.
                 host.ports = PORTS;
             }
         }

@@ -1,5 +1,6 @@
 //! The service of one simulated host, with one or several cores. A core is a fast-path thread with
-//! its own `Host`. A core forwards a frame of another core's flow to that core.
+//! its own `Host`. Each connection belongs to one core. If a core receives a frame of another
+//! core's connection, the core forwards the frame to the other core.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -24,7 +25,8 @@ pub struct Service {
 #[derive(Clone, Debug)]
 pub struct ProgramIds(Vec<ProgramId>);
 
-/// A doorbell between cores without effect, because each core looks for work in every step.
+/// A doorbell between cores. The doorbell has no effect, because each core looks for work in every
+/// step.
 struct NoBell;
 
 impl Bell for NoBell {
@@ -70,7 +72,8 @@ impl Service {
         self.cores.iter().filter_map(Host::next_timeout).min()
     }
 
-    /// Takes the next request of a core to the simulator, which stands in for the daemon.
+    /// Takes the next request of a core. In a real service, the daemon (`tidelaned`) answers the
+    /// requests. Here, the simulator answers them.
     pub fn take_request(&mut self) -> Option<HostRequest> {
         self.cores.iter_mut().find_map(Host::take_request)
     }
@@ -116,8 +119,9 @@ impl Service {
         ProgramIds(self.cores.iter_mut().map(add).collect())
     }
 
-    /// Adds a context of a program to each core. `bell` creates the doorbell of the context.
-    /// Returns true if every core accepted the context.
+    /// Adds a context of a program (the rings of one thread) to each core. `number` is the number
+    /// of the context. `bell` creates the doorbell by which a core wakes the thread. Returns true
+    /// if every core accepted the context.
     pub fn add_context(
         &mut self,
         ids: &ProgramIds,
@@ -160,8 +164,8 @@ impl Service {
         sums.into_iter().collect()
     }
 
-    /// Returns the number of programs, the number of connections, and the used bytes of receive
-    /// buffers. A program counts once, although each core has a number for it.
+    /// Returns the number of programs, the number of connections, and the number of allocated bytes
+    /// in receive buffers. A program counts once, although each core has a number for the program.
     pub fn usage(&self) -> (usize, usize, u64) {
         let all = self.cores.iter().map(Host::usage);
         all.fold((0, 0, 0), |(programs, flows, bytes), core| {
@@ -175,12 +179,15 @@ impl Service {
         self.cores[0].mux_ports()
     }
 
-    /// Returns the mux ports on the first core, to change them and their claims.
+    /// Returns the mux ports on the first core, so that the caller can change the mux ports and
+    /// their claims. A claim gives the packets of a 3-tuple (protocol, local address, local port)
+    /// to a mux port.
     pub fn mux_ports_mut(&mut self) -> &mut MuxPorts {
         self.cores[0].mux_ports_mut()
     }
 
-    /// Opens a mux port of the program `owner` on the first core, with [`Host::open_port`].
+    /// Opens a mux port of the program `owner` on the first core, with [`Host::open_port`]. Returns
+    /// false if the mux port cannot be opened.
     pub fn open_port(&mut self, id: PortId, end: ServiceEnd, owner: PortOwner) -> bool {
         self.cores[0].open_port(id, end, owner)
     }

@@ -2,7 +2,8 @@
 //!
 //! The programs of this host follow the same plans as the programs of Tidelane's hosts
 //! ([`ConnectionEnd`]). A connection with another kind of host therefore tests two implementations
-//! together. A program with smoltcp on a mux port (packet rings to a service) runs the same code.
+//! together. A program with smoltcp on a mux port (packet rings to a service) also uses
+//! [`SmoltcpHost`].
 
 mod device;
 mod stream;
@@ -40,9 +41,11 @@ const PORT_FIRST: u16 = 49_152;
 /// All sockets of the host, which the interface and the streams share.
 type Sockets = Rc<RefCell<SocketSet<'static>>>;
 
-/// A connection, and the time at which its program serves it next.
+/// A connection that its program has not closed.
 struct Connection {
     end: ConnectionEnd<SmoltcpStream>,
+    /// Time at which the program serves the connection next. `None` if the program waits for an
+    /// event.
     at: Option<Instant>,
 }
 
@@ -57,7 +60,7 @@ pub struct SmoltcpHost {
     /// Listening sockets that wait for a SYN or for the end of the handshake, with their ports.
     listening: Vec<(u16, SocketHandle)>,
     connections: Vec<Connection>,
-    /// Sockets that are closed by their program, but not yet finished by TCP.
+    /// Sockets that their program has closed, and whose connections TCP has not yet finished.
     lingering: Vec<SmoltcpStream>,
     /// Active opens that have not begun, in the order of time.
     starts: VecDeque<Start>,
@@ -78,9 +81,9 @@ fn smol(endpoint: Endpoint) -> IpEndpoint {
     IpEndpoint::new(std::net::IpAddr::from(endpoint.addr).into(), endpoint.port)
 }
 
-/// Returns true if a socket has a connection between these endpoints. smoltcp needs a listening
-/// socket per connection. Without this check, a retransmitted SYN would reach another listening
-/// socket.
+/// Returns true if a socket has a connection between these endpoints. smoltcp needs one listening
+/// socket for each connection. Without this check, a retransmitted SYN would reach a second
+/// listening socket.
 fn is_known(sockets: &SocketSet<'_>, (peer, own): (Endpoint, Endpoint)) -> bool {
     let ends = (Some(smol(peer)), Some(smol(own)));
     sockets.iter().any(|(_, socket)| {
@@ -126,7 +129,8 @@ impl SmoltcpHost {
         }
     }
 
-    /// Sets the local port of the first active open. Each further open uses the next port.
+    /// Sets the local TCP port of the first active open. Each further active open uses the next
+    /// port.
     pub fn set_first_port(&mut self, port: u16) {
         self.next_port = port;
     }
@@ -179,8 +183,8 @@ impl SmoltcpHost {
         self.is_idle() && self.lingering.is_empty()
     }
 
-    /// Returns the connection number, if it is known, and the role of each end that the programs
-    /// have not yet closed.
+    /// Returns the ends of connections that the programs have not yet closed. For each end, returns
+    /// the number of the connection (`None` if the number is unknown) and the role.
     pub fn open_ends(&self) -> Vec<(Option<u32>, Role)> {
         let ends = self.connections.iter();
         ends.map(|connection| connection.end.name()).collect()
@@ -331,7 +335,8 @@ impl SmoltcpHost {
             stream.discard_unread();
             let finished = stream.is_finished();
             if let (true, (Some(id), role)) = (finished, stream.name()) {
-                // If the peer still sends to the removed socket, the peer receives a RST.
+                // If the peer still sends to the removed socket, the peer receives a RST. The
+                // ledger must therefore permit a RST.
                 run_state.ledger.mark_broken(now, id, role);
             }
             if finished {

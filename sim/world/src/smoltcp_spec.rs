@@ -10,15 +10,16 @@ use tidelane_time::Duration;
 pub struct SmoltcpSpec {
     /// MTU of the host's interface, in bytes.
     pub mtu: u32,
-    /// Length of a socket's receive buffer, in bytes.
+    /// Capacity of a socket's receive buffer, in bytes.
     pub rx_len: u32,
-    /// Length of a socket's send buffer, in bytes.
+    /// Capacity of a socket's send buffer, in bytes.
     pub tx_len: u32,
     /// Longest delay of an ACK. Zero disables delayed ACKs.
     pub ack_delay: Duration,
-    /// True if the sockets use Nagle's algorithm, unless a program sets TCP_NODELAY.
+    /// True if a socket uses Nagle's algorithm until its program sets TCP_NODELAY. False if no
+    /// socket uses Nagle's algorithm.
     pub nagle: bool,
-    /// True if the host uses CUBIC. False if it has no congestion control.
+    /// True if the host uses CUBIC. False if the host has no congestion control.
     pub cubic: bool,
 }
 

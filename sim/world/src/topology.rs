@@ -6,8 +6,8 @@
 //!  two routers:   host ==access== switch == router ==middle== router == switch ==access== host
 //! ```
 //!
-//! Each connection in the drawing has a link in each direction. The unnamed connections, between a
-//! switch and a router, are ideal.
+//! Each connection in the drawing has a link in each direction. The connections between a switch
+//! and a router, which have no name in the drawing, are ideal.
 
 use tidelane_host::Route;
 use tidelane_netem::{BurstLoss, Cable, LinkConfig, Network, Node, NodeKind, Rng};
@@ -22,7 +22,8 @@ use crate::family::Family;
 pub struct Middle {
     /// True if routers terminate the connection. False if the switches do.
     pub routed: bool,
-    /// The links of the connection in its two directions.
+    /// The links of the connection: from the first side to the second, and from the second side to
+    /// the first.
     pub links: [LinkConfig; 2],
     /// By host: true if the host is on the second side.
     pub far: Vec<bool>,
@@ -81,8 +82,8 @@ fn router_mac(side: usize) -> MacAddress {
     MacAddress([2, 0, 0, 0, 1, side as u8 + 1])
 }
 
-/// Returns the link address of the host or router with the address `addr`. Returns `None` if
-/// the last two bytes of `addr` are those of neither.
+/// Returns the link address of the host or router with the address `addr`. Returns `None` if the
+/// last two bytes of `addr` can belong neither to a host nor to a router.
 pub fn mac_of(addr: IpAddress) -> Option<MacAddress> {
     let [.., kind, number] = addr.0;
     let index = usize::from(number).checked_sub(1)?;
@@ -180,7 +181,8 @@ impl Topology {
         middle.is_some_and(|middle| middle.far[host])
     }
 
-    /// Returns the gateway from `host` to host `to`. Returns `None` if no router is between them.
+    /// Returns the gateway from `host` to host `to`. Returns `None` if no router is between the two
+    /// hosts.
     pub fn gateway(&self, family: Family, host: usize, to: usize) -> Option<IpAddress> {
         let routed = self.middle.as_ref().is_some_and(|middle| middle.routed);
         let far = self.is_far(host);

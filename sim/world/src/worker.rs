@@ -36,7 +36,7 @@ const FULL_RETRY: Duration = Duration::from_micros(50);
 pub struct Start {
     /// Time of the active open.
     pub at: Instant,
-    /// Number of the connection.
+    /// Number of the connection within the run.
     pub id: u32,
     /// Address and port of the listener.
     pub to: Endpoint,
@@ -49,7 +49,7 @@ pub struct Accepting {
     pub listener: ListenerHandle,
     /// The worker's cookie of the listener, by which accept events name the listener.
     pub cookie: u64,
-    /// Time that a connection waits in the accept queue.
+    /// Time for which the worker leaves a connection in the accept queue.
     pub delay: Duration,
 }
 
@@ -66,7 +66,7 @@ pub struct Worker {
     closing: BTreeSet<u32>,
     /// Slots that were reused before the worker read the event of their release.
     released_late: BTreeSet<u32>,
-    /// Time at which the worker serves a connection next, by slot.
+    /// Time at which the worker serves a connection even without an event, by slot.
     timers: BTreeMap<u32, Instant>,
     /// Active opens that have not begun, in the order of time.
     starts: VecDeque<Start>,
@@ -106,7 +106,8 @@ impl Worker {
         }
     }
 
-    /// Joins a listener, and accepts its connections.
+    /// Joins a listener: asks the service to pass connections of the listener to this worker, which
+    /// accepts them.
     pub fn accept(&mut self, accepting: Accepting) {
         let joined = self
             .context
@@ -115,12 +116,13 @@ impl Worker {
         self.accepting.push(accepting);
     }
 
-    /// Schedules an active open. Calls must be in the order of time.
+    /// Schedules an active open. The calls must be in the order of the opens' times.
     pub fn open_later(&mut self, start: Start) {
         self.starts.push_back(start);
     }
 
-    /// Returns true if the doorbell has rung since the worker last ran and since the last call.
+    /// Returns true if the doorbell has rung after the worker's most recent run and after the
+    /// previous call of this function.
     pub fn take_ring(&self) -> bool {
         self.bell.swap(false, Ordering::Relaxed)
     }
@@ -145,7 +147,9 @@ impl Worker {
         &self.closing
     }
 
-    /// Runs until the worker would sleep. Returns the time of its next timer.
+    /// Serves the connections that have an event or an expired timer. Returns the time of the
+    /// worker's next run if the doorbell does not ring before. Returns `None` if only the doorbell
+    /// can wake the worker.
     pub fn run(
         &mut self,
         now: Instant,
@@ -170,8 +174,8 @@ impl Worker {
         Ok(self.next_wake(now, full))
     }
 
-    /// Frees empty send buffers. The worker always does so if memory is short, because other
-    /// connections wait for this memory, and otherwise with a probability of 10 %.
+    /// Frees empty send buffers. If memory is short, each call does so, because other connections
+    /// wait for this memory. Otherwise, a call does so with a probability of 10 %.
     fn trim_buffers(&mut self) {
         if self.memory_short || self.rng.chance_ppm(100_000) {
             let ends = &mut self.ends;
@@ -239,8 +243,8 @@ impl Worker {
         if self.ends.contains_key(&slot) {
             return Err(violation(now, rule, format!("slot {slot} is in use")));
         }
-        // The worker reads control events first, so the event that released the slot may still be
-        // in the data ring.
+        // The worker reads control events (opened or accepted connections) before data events, so
+        // the event that released the slot may still be in the data ring.
         if self.closing.remove(&slot) {
             self.released_late.insert(slot);
         }
@@ -309,7 +313,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes the connections whose accept delay has passed from the accept queue.
+    /// Accepts the connections whose accept delay has passed. Removes these connections from the
+    /// accept queue, and adds their slots to `ready`.
     fn take_accepted(&mut self, now: Instant, ready: &mut BTreeSet<u32>) {
         while self.to_accept.front().is_some_and(|(at, ..)| *at <= now) {
             let Some((_, listener, mut end)) = self.to_accept.pop_front() else {
@@ -337,7 +342,7 @@ impl Worker {
         due
     }
 
-    /// Requests the active opens that are due. Returns true if the ring was full.
+    /// Requests the active opens that are due. Returns true if the request ring was full.
     fn start_connections(&mut self, now: Instant, run_state: &mut RunState) -> bool {
         while let Some(start) = self.starts.front().filter(|start| start.at <= now).copied() {
             let request = Connect {
@@ -389,6 +394,7 @@ impl Worker {
         self.closing.insert(slot);
     }
 
+    /// Checks all ends for peers that have disappeared, once per [`GONE_PEER_INTERVAL`].
     fn check_gone_peer(&mut self, now: Instant, run_state: &mut RunState) -> Result<(), Violation> {
         if now < self.next_gone_check {
             return Ok(());

@@ -51,7 +51,7 @@ enum Event {
     Answer(usize),
     /// The host with the smoltcp stack runs.
     Smoltcp,
-    /// A direct host runs: a host whose program runs TCP in its own process.
+    /// A direct host (a host whose programs run TCP within their own processes) runs.
     Direct(usize),
     /// A thread of a program runs.
     Run(usize, usize),
@@ -94,7 +94,8 @@ pub struct World {
     repair: Option<Instant>,
     /// Time of the next checks that depend on virtual time.
     next_tick: Instant,
-    /// Time by which all state of the hosts must disappear. `None` before the drain.
+    /// Time by which all state of the hosts must disappear. `None` before the drain, the phase of
+    /// the run after the last connection.
     drain_until: Option<Instant>,
     /// Time since which all connections have been over.
     over_since: Option<Instant>,
@@ -102,7 +103,7 @@ pub struct World {
     idle_steps: Vec<u32>,
     /// True if the host's last step found no work, by host.
     idle: Vec<bool>,
-    /// Number of words that a hostile program has overwritten in order, in all starts, by program.
+    /// Number of words that a hostile program's processes have overwritten in order, by program.
     swept: Vec<u64>,
     digest: Digest,
     rng: Rng,
@@ -177,10 +178,9 @@ impl World {
         Ok(())
     }
 
-    /// Runs to the end. Returns the report of the run, or the first violation of a rule.
-    ///
-    /// If the scenario demands a comparison, the scenario also runs without the hostile programs on
-    /// mux ports. The durations of the connections are then compared.
+    /// Runs to the end. Returns the report of the run, or the first violation of a rule. If the
+    /// scenario demands a comparison, a second run follows without the hostile programs on mux
+    /// ports, and the durations of the connections in both runs are compared.
     pub fn run(self) -> Result<Report, Violation> {
         let other = self.scenario.without_hostile();
         let hostile = self.scenario.ports.as_ref();
@@ -235,7 +235,7 @@ impl World {
     }
 
     /// Returns the smoothed round-trip time of the first connection of `host`. Returns `None` if
-    /// there is no connection.
+    /// the host has no service or no connection.
     pub(crate) fn srtt(&self, host: usize) -> Option<Duration> {
         let sockets = self.machines.get(host)?.host.sockets();
         sockets
@@ -375,14 +375,14 @@ impl World {
         Ok(())
     }
 
-    /// Delivers the held frame to the NIC of host `index`.
+    /// Delivers the frame that waited for room in the NIC of host `index`, if there is one.
     fn deliver_held(&mut self, index: usize) {
         if let Some(frame) = self.held[index].take() {
             self.deliver(index, frame);
         }
     }
 
-    /// Sends the frames of host `index`, and wakes the workers whose doorbell the host has rung.
+    /// Checks and sends the frames of host `index`, and wakes the workers whose doorbell has rung.
     fn after_host(&mut self, index: usize) -> Result<(), Violation> {
         let (now, network, rules) = (self.now, &mut self.network, &mut self.wire_rules);
         let mut ports = self.ports.as_mut().filter(|ports| ports.host == index);

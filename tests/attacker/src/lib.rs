@@ -1,16 +1,18 @@
 //! A hostile program for the interop tests, which attacks the service (`tidelaned`) and the host's
 //! network.
 //!
-//! The program does not use the preload library, which would refuse many of the attempts. It
-//! implements the registration protocol itself: it can send any message with any descriptor, and
-//! can write anywhere in the memory that it shares with the service.
+//! Ordinary programs use the service through the preload library, which intercepts their socket
+//! calls. The hostile program does not use this library, which would refuse many of the attempts.
+//! The program implements the registration protocol (messages to the service over a unix socket)
+//! itself. The program can send any message with any descriptor, and can write anywhere in the
+//! memory that it shares with the service.
 //!
 //! ```text
 //! protocol   Service: a connection to the registration socket, for any message
-//! sockets    bound and listening kernel sockets, with which ports are claimed
+//! sockets    bound and listening kernel sockets, with which attacks claim ports
 //! region     Program: a registration and the memory shared with the service
 //! link       Link: raw Ethernet frames
-//! rings      Rings: connections over the shared rings
+//! rings      Rings: use of TCP connections over rings (queues in the shared memory)
 //! attacks    one module per attack; each prints lines of JSON with the answers of the service
 //! ```
 //!
@@ -46,7 +48,7 @@ impl Target {
     }
 }
 
-/// Prints one line of JSON to standard output, for which a test can wait.
+/// Prints one line of JSON to standard output. A test can wait for the line.
 fn report(line: &Value) {
     // Rust's standard output is line-buffered even if it is a file, so no flush is needed.
     println!("{line}");

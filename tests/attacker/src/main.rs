@@ -15,7 +15,7 @@ struct Command {
     /// Name of the service
     #[arg(long, default_value = "default")]
     service: String,
-    /// Path of the registration socket, if not that of the service's name
+    /// Path of the registration socket; by default, the path follows from the service's name
     #[arg(long)]
     socket: Option<PathBuf>,
     #[command(subcommand)]
@@ -31,21 +31,22 @@ enum Attack {
     Probe,
     /// Claims a port with a listening socket, and serves the clients of the port.
     Listen(attacks::listen::Options),
-    /// Asks the service to reserve a port, with a socket that may give no right to the port.
+    /// Asks the service to reserve a port, and passes a socket as the proof of the right to the
+    /// port. The options can select a socket that proves no such right.
     Reserve(attacks::reserve::Options),
     /// Makes the service allocate more and more objects.
     Grow(attacks::grow::Options),
     /// Makes many registrations and leaves them idle.
     IdleRegistrations(attacks::idle_registrations::Options),
-    /// Runs several attacks at once, for some time.
+    /// Runs several attacks concurrently, for some time.
     Barrage(attacks::barrage::Options),
     /// Sends descriptors that take long to close.
     Linger(attacks::linger::Options),
-    /// Searches the memory from the service for bytes of other programs.
+    /// Searches for bytes of other programs in the memory that the service shares.
     Scan(attacks::scan::Options),
-    /// Only uses CPU time, for comparison.
+    /// Only uses CPU time, for comparison with other attacks.
     Spin(attacks::spin::Options),
-    /// Punches holes into its own region while the service reads it.
+    /// Punches holes into the memory shared with the service while the service reads this memory.
     Punch(attacks::punch::Options),
     /// Accepts connections late, and searches their buffers for bytes of other connections.
     Staged(attacks::staged::Options),

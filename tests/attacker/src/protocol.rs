@@ -1,7 +1,8 @@
 //! The registration protocol, which programs speak with the service (`tidelaned`) over a unix
 //! socket. The code omits the checks that the preload library makes before it sends a message.
 //!
-//! The messages name objects of the service: a context is the set of rings of one thread, a
+//! Words in capitals, such as REGISTER, are kinds of messages. The messages name objects of the
+//! service: a context is the set of rings (queues in shared memory) of one thread of the program, a
 //! doorbell is the eventfd that wakes this thread, and a slot is the record of a connection in
 //! shared memory.
 
@@ -142,7 +143,7 @@ impl Service {
         self.ask(&request, &[bell]).map(drop)
     }
 
-    /// Sends LISTEN with any descriptor, and waits for the answer. Returns the service's number of
+    /// Sends LISTEN with any descriptor, and waits for the answer. Returns the service's number for
     /// the listener.
     pub fn listen(&self, socket: BorrowedFd<'_>, backlog: u32) -> Result<u32, Failure> {
         let mut request = new_message(message::LISTEN);
@@ -164,7 +165,8 @@ impl Service {
         Ok(answer.message.port)
     }
 
-    /// Sends REPORT_NOT_ACCELERATED, which has no answer.
+    /// Sends REPORT_NOT_ACCELERATED, which has no answer. `inode` is the inode number of a kernel
+    /// socket.
     pub fn report_not_accelerated(&self, inode: u64, reason: u32) -> Result<(), Failure> {
         let mut request = new_message(message::REPORT_NOT_ACCELERATED);
         request.inode = inode;
@@ -180,7 +182,9 @@ impl Service {
         Service::over(socket.ok_or(Failure::HungUp)?)
     }
 
-    /// Sends TAKE_CONNECTION for any connection, and waits for the answer.
+    /// Sends TAKE_CONNECTION for any connection, and waits for the answer. TAKE_CONNECTION requests
+    /// that the service move `connection` to the program's context `context`. `tx_buffer` is the
+    /// word that encodes the new send buffer, or 0 for no buffer.
     pub fn take(&self, connection: u64, context: u32, tx_buffer: u64) -> Result<Answer, Failure> {
         let mut request = new_message(message::TAKE_CONNECTION);
         request.connection = connection;
@@ -214,15 +218,15 @@ impl Failure {
         }
     }
 
-    /// Returns true if the service sent a refusal or closed the connection, or if the connect to
-    /// the registration socket failed.
+    /// Returns true if the failure is not [`Failure::Io`]. In most cases, the service has then sent
+    /// a refusal or closed the connection, or the connect to the registration socket has failed.
     pub fn is_refusal(&self) -> bool {
         !matches!(self, Failure::Io(_))
     }
 }
 
 /// Returns the result of one request as a JSON string for an attack's output: `"obtained"`, or the
-/// failure.
+/// text of the failure.
 pub fn verdict<T>(result: &Result<T, Failure>) -> Value {
     match result {
         Ok(_) => json!("obtained"),

@@ -1,5 +1,7 @@
 //! A program that is registered with the service (`tidelaned`), and its region: the memory that it
-//! shares with the service.
+//! shares with the service. The region has the program's contexts: a context is the set of rings
+//! (queues) of one thread of the program. A core is a polling thread of the service. A doorbell is
+//! an eventfd that wakes a sleeping core or program.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -26,7 +28,7 @@ pub struct Program {
     pub region: Arc<ProgramRegion>,
     /// The page that the service shares with all programs.
     pub page: ServicePageMap,
-    /// Doorbells of the service's cores: eventfds that wake the service's polling threads.
+    /// Doorbells of the service's cores.
     bells: Vec<Doorbell>,
     /// Descriptors of all memory files that the service sent.
     memories: Vec<OwnedFd>,
@@ -35,13 +37,14 @@ pub struct Program {
 /// Result of a search for a pattern.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Number of searched bytes. Bytes that two pieces of a file have in common count twice.
+    /// Number of searched bytes. The search reads each file in overlapping pieces, and counts a
+    /// byte that is in two pieces twice.
     pub scanned: u64,
     /// Number of occurrences of the pattern.
     pub places: u64,
 }
 
-/// Number of bytes that are read from a file at once.
+/// Maximum length in bytes of a piece. One system call reads one piece from a file.
 const CHUNK: usize = 1 << 20;
 
 impl Program {
@@ -82,8 +85,8 @@ impl Program {
         Ok(rings.with_bell(bell))
     }
 
-    /// Calls `act` every millisecond for `seconds`, with the events that have arrived in `rings`
-    /// since the last call. Rings the doorbells of all cores after each call.
+    /// Calls `act` about every millisecond for `seconds`, with the events that have arrived in
+    /// `rings` since the previous call. Rings the doorbells of all cores after each call.
     pub fn carry(
         &self,
         rings: &mut Rings,
@@ -123,9 +126,9 @@ impl Program {
         Ok(found)
     }
 
-    /// Passes all memory that the service gave this program to `see`, in pieces. A piece begins
-    /// with the last `overlap` bytes of the piece before, unless it is the first piece of a file or
-    /// follows a hole.
+    /// Passes all memory that the service gave this program to `see`, in pieces. The first piece of
+    /// a file, and a piece after a hole, have no overlap. Every other piece begins with the last
+    /// `overlap` bytes of the previous piece.
     ///
     /// The function reads the files, not the mappings, and leaves out holes. A read through a
     /// mapping would allocate the pages of the holes.

@@ -1,8 +1,9 @@
 //! The rings of a context, and the use of connections over them without the preload library.
 //!
-//! A context is a set of rings between a program and the service (`tidelaned`). A core is a polling
-//! thread of the service, and a doorbell is an eventfd that wakes a sleeping core or program. A
-//! slot is the part of the shared memory that has the state of one connection. The program writes
+//! A context is a set of rings (queues in shared memory) between one thread of a program and the
+//! service (`tidelaned`). A core is a polling thread of the service, and a doorbell is an eventfd
+//! that wakes a sleeping core or program. The region is the memory that the program and the service
+//! share. A slot is the part of the region that has the state of one connection. The program writes
 //! one half of the slot, and the service writes the other half.
 
 use std::{
@@ -49,8 +50,9 @@ pub struct CoreRings {
 pub struct Connection {
     /// Index of the slot.
     pub slot: u32,
-    /// Generation of the slot.
+    /// Generation of the slot: a counter that changes with each use of the slot by a connection.
     pub generation: u32,
+    /// Index of the core that serves the connection.
     core: usize,
 }
 
@@ -93,7 +95,7 @@ impl Rings {
         self
     }
 
-    /// Returns the context's doorbell, if it is kept here.
+    /// Returns the context's doorbell. Returns `None` before [`Self::with_bell`].
     pub fn bell(&self) -> Option<BorrowedFd<'_>> {
         self.bell.as_ref().map(Doorbell::fd)
     }
@@ -103,7 +105,7 @@ impl Rings {
         &mut self.cores
     }
 
-    /// Requests connections of `listener` from every core (LISTENER_JOIN).
+    /// Asks every core for connections of `listener` (LISTENER_JOIN).
     pub fn join(&mut self, listener: u32) {
         for core in &mut self.cores {
             core.request(ControlRequest {
@@ -113,7 +115,8 @@ impl Rings {
         }
     }
 
-    /// Requests a connection to the peer from the first core (CONNECT).
+    /// Asks the first core to open a connection to the peer (CONNECT). If `local_port` is 0, the
+    /// service chooses the local port.
     pub fn connect(&mut self, peer_addr: [u8; 16], peer_port: u16, local_port: u16) {
         self.cores[0].request(ControlRequest {
             peer_addr,
@@ -123,8 +126,8 @@ impl Rings {
         });
     }
 
-    /// Returns the events since the last call, except those of kinds that [`Event`] lacks. A ring
-    /// with invalid indices is taken as empty.
+    /// Returns the events that have arrived since the previous call. Drops events of kinds that
+    /// [`Event`] lacks. Treats a ring with invalid indices as empty.
     pub fn events(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         for (number, core) in self.cores.iter_mut().enumerate() {
@@ -160,8 +163,8 @@ impl Rings {
         Some((head, service.flags.load(Ordering::Acquire) & over != 0))
     }
 
-    /// Copies bytes of the receive buffer from stream position `pos` on to `into`. Returns false if
-    /// the slot has no valid receive buffer, or if `into` is longer than the buffer.
+    /// Fills `into` with bytes of the receive buffer, beginning at stream position `pos`. Returns
+    /// false if the slot has no valid receive buffer, or if `into` is longer than the buffer.
     pub fn read(&self, connection: Connection, pos: u32, into: &mut [u8]) -> bool {
         let Some(slot) = self.region.slot(connection.slot) else {
             return false;
@@ -185,8 +188,9 @@ impl Rings {
         self.advance(connection);
     }
 
-    /// Sends `bytes` at stream position `pos`, but no more bytes than the send buffer's size. The
-    /// send buffer must have room for `bytes` and the unacknowledged bytes before `pos`.
+    /// Sends `bytes`, beginning at stream position `pos`. Drops bytes beyond the size of the send
+    /// buffer. The buffer must have room for the sent bytes and for the unacknowledged bytes before
+    /// `pos`.
     pub fn send(&mut self, connection: Connection, pos: u32, bytes: &[u8]) {
         let area = self.region.layout().tx_area();
         let offset = area.start + (u64::from(connection.slot) << TX_LOG2);

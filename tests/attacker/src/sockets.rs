@@ -15,7 +15,7 @@ pub struct Bound {
     /// Address and port to bind the socket to
     #[arg(long, default_value = "0.0.0.0:0")]
     pub bind: SocketAddr,
-    /// Binds the socket to an interface first (SO_BINDTODEVICE)
+    /// Interface to restrict the socket to, before bind (SO_BINDTODEVICE)
     #[arg(long)]
     pub device: Option<String>,
     /// Sets SO_REUSEADDR before bind

@@ -1,6 +1,7 @@
 //! The syntax tree of a packetdrill script: a script of socket calls and packets that tests a TCP
 //! stack. Module `parse` creates the tree from the text, and module `run` executes the tree. Times
-//! are in microseconds. Constants and fields of `tcp_info` appear by name.
+//! are in microseconds. The tree has the names, not the values, of constants and of the fields of
+//! `tcp_info`.
 
 use crate::release::Range;
 
@@ -16,7 +17,8 @@ pub struct Position {
 /// A whole script.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Script {
-    /// Remarks from comments such as `// kernel: differs: ...`, and from the table of exceptions.
+    /// Remarks from comments such as `// kernel: differs: ...`, and from the table of exceptions
+    /// (`embedded-lacks.txt`).
     pub remarks: Vec<Remark>,
     /// Name and value of each line `--name=value`.
     pub options: Vec<(String, String)>,
@@ -24,11 +26,12 @@ pub struct Script {
     pub events: Vec<Event>,
 }
 
-/// A remark that explains why the script fails on a stack. The run then does not count as failed.
+/// A remark that explains why the script fails on a stack. A run that fails on this stack then does
+/// not count as a failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Remark {
-    /// The stack: `kernel` or `engine` for all IP versions, or with a suffix for one version, such
-    /// as `kernel-ipv6`.
+    /// The stack: `kernel`, `engine` or `embedded` for all IP versions. A suffix restricts the
+    /// remark to one version, such as `kernel-ipv6`.
     pub stack: String,
     /// Kernel releases on which the script fails.
     pub releases: Range,
@@ -130,7 +133,7 @@ pub enum PacketSpec {
 pub enum EcnSpec {
     /// This value of the two bits.
     Bits(u8),
-    /// ECT(0) or ECT(1), for an expected packet.
+    /// Either ECT(0) or ECT(1). Only for an expected packet.
     Capable,
 }
 
@@ -139,7 +142,8 @@ pub enum EcnSpec {
 pub struct TcpSpec {
     /// ECN field. The script has it in brackets, such as `[ect0]`.
     pub ecn: Option<EcnSpec>,
-    /// Source and destination port. `None` for the current connection.
+    /// Source and destination port. `None` for the current connection, which module `flows`
+    /// determines.
     pub ports: Option<(u16, u16)>,
     /// The eight control bits as on the wire.
     pub flags: u8,
@@ -150,7 +154,8 @@ pub struct TcpSpec {
     /// Acknowledgment number. In an injected segment, the number is relative to the stack's ISS.
     /// `None` for a segment without ACK, whose acknowledgment number is 0.
     pub ack: Option<u32>,
-    /// Window field. `None` accepts any window.
+    /// Window field. In an expected segment, `None` accepts any window. In an injected segment,
+    /// `None` stands for 0.
     pub win: Option<u16>,
     /// Urgent pointer.
     pub urgent: u16,
@@ -190,7 +195,8 @@ pub struct IcmpSpec {
     pub v6: Option<(u8, u8)>,
     /// MTU of "fragmentation needed" or "packet too big", in bytes.
     pub mtu: Option<u16>,
-    /// Sequence number, relative to the stack's ISS, and payload length of the quoted segment.
+    /// The quoted segment: its sequence number, relative to the stack's ISS, and the length of its
+    /// payload in bytes.
     pub about: (u32, u32),
 }
 

@@ -5,7 +5,8 @@
 pub struct CallResult {
     /// Return value, or the error number (errno).
     pub result: Result<i64, i32>,
-    /// Output of the call: received bytes, the value of an option, or the events of `poll`.
+    /// Output of the call: received bytes, the value of an option, the number that `ioctl` writes,
+    /// or the events of `poll`.
     pub output: Vec<u8>,
 }
 

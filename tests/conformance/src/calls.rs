@@ -131,7 +131,7 @@ const ERRORS: &[(&str, i64)] = constants! {
 /// `ioctl` request that writes 1 if the next byte to read is the urgent byte, and otherwise 0
 /// (`asm/sockios.h`).
 pub const SIOCATMARK: u64 = 0x8905;
-/// Socket requests that scripts may name (`linux/sockios.h`).
+/// Further `ioctl` requests that scripts may name (`linux/sockios.h`).
 const SOCKIOS: [(&str, i64); 4] = [
     ("SIOCINQ", libc::FIONREAD as i64),
     ("SIOCOUTQ", libc::TIOCOUTQ as i64),
@@ -184,8 +184,8 @@ impl Descriptors {
     /// Returns the stack's descriptor for the descriptor `expr` of the script.
     fn live(&self, expr: &Expr) -> Result<Fd, String> {
         let scripted = number(expr)?;
-        // The script may use a descriptor that it never opened, to test the error. The stack never
-        // opens a descriptor with a number of 900 or more.
+        // The script may use a descriptor that it never opened, to test the error (EBADF). The
+        // stack never opens a descriptor with a number of 900 or more.
         Ok(self
             .0
             .get(&scripted)
@@ -272,7 +272,7 @@ fn field<'a>(entry: &'a Expr, name: &str) -> Result<&'a Expr, String> {
         .ok_or(format!("there is no {name}="))
 }
 
-/// Resolves a call of the script. `domain` is the socket domain if the script has `...` instead.
+/// Resolves a call of the script. `domain` is the socket domain if the script writes `...` for it.
 /// `pattern(fd, len)` returns the next `len` bytes that the program writes to `fd`.
 pub fn resolve(
     spec: &CallSpec,
@@ -363,7 +363,7 @@ fn resolve_option(arguments: &Arguments<'_>) -> Result<Call, String> {
     })
 }
 
-/// Resolves a call whose arguments are a descriptor and numbers.
+/// Resolves a call that needs a descriptor and at most one number. Ignores addresses in the script.
 fn resolve_plain(arguments: &Arguments<'_>) -> Result<Call, String> {
     let name = arguments.spec.name.as_str();
     if !["bind", "listen", "accept", "connect", "shutdown", "close"].contains(&name) {
@@ -405,7 +405,7 @@ pub fn check(spec: &CallSpec, call_result: &CallResult) -> Result<(), String> {
         Ok(value) => value.to_string(),
         Err(number) => format!("-1 {}", errno_name(*number)),
     };
-    // The descriptor numbers of scripts and stacks differ.
+    // The descriptor numbers of scripts and stacks differ, so any new descriptor is right.
     let opens = ["socket", "accept"].contains(&spec.name.as_str());
     match expected {
         Some(Ok(_)) if opens && call_result.result.is_ok() => Ok(()),

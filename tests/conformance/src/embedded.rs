@@ -2,8 +2,10 @@
 //!
 //! The scripts make socket calls, but the stack has no descriptors: its public functions act on
 //! handles, and it reports events. [`EmbeddedSockets`] therefore implements the socket calls and
-//! errors of Linux with the public functions of the stack. Packets pass through two queues, which
-//! the stack uses as its network device. `Stack::poll` receives the packets.
+//! errors of Linux with the public functions of the stack. Packets pass through two queues. The
+//! stack's network device is an `FnPort`, which consists of two functions: one function takes
+//! packets from one queue, and the other function puts packets into the other queue. `Stack::poll`
+//! receives the packets that the script injects.
 //!
 //! ```text
 //!   script ── calls ──> EmbeddedSockets ── Socket ──> Stack ── FnPort ──> queues of packets
@@ -175,8 +177,9 @@ impl Sockets for EmbeddedSockets {
         to: Option<Endpoint>,
         _waits: bool,
     ) -> CallResult<Option<usize>> {
-        // Ignore `_waits`, which announces further bytes: the stack accepts these bytes before the
-        // handshake is complete.
+        // Ignore `_waits`, which announces further bytes of the call after the SYN. The embedded
+        // stack has no parameter for this announcement, because a program can write these bytes
+        // before the handshake is complete.
         self.call(fd, |socket, host| socket.send_with_syn(host, bytes, to))
     }
 

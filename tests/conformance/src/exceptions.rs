@@ -1,4 +1,4 @@
-//! The table of scripts that need something that the embedded stack lacks.
+//! The table `embedded-lacks.txt`: the scripts that need a feature that the embedded stack lacks.
 //!
 //! ```text
 //! # A comment.
@@ -60,8 +60,9 @@ impl Exceptions {
         Ok(Self(all))
     }
 
-    /// Adds each entry to its script as a remark. If the script then passes on the embedded stack,
-    /// its verdict is a failure. Returns the names of entries without a script in `sources`.
+    /// Adds each entry to its script as a remark. If the script of an entry passes on the embedded
+    /// stack, the verdict on the run is a failure. Returns the names of entries without a script in
+    /// `sources`.
     pub fn add_to(&self, sources: &mut [Source]) -> Vec<&str> {
         let mut unknown = Vec::new();
         for Exception { name, reason } in &self.0 {

@@ -1,5 +1,5 @@
-//! The connections of a run, and the translation between the numbers in the script and the numbers
-//! in packets.
+//! The connections of a run of a script, and the translation between the numbers in the script and
+//! the numbers in packets.
 //!
 //! The script chooses the sequence numbers of the remote host, but cannot know the ISS and
 //! timestamps of the stack under test. The script therefore counts the stack's sequence numbers
@@ -28,8 +28,8 @@ struct Flow {
     iss: Option<u32>,
     /// Initial sequence number of the remote host. `None` before the remote host's SYN.
     irs: Option<u32>,
-    /// True after a SYN with another sequence number has reopened the connection, until the stack
-    /// sends its SYN.
+    /// True after the remote host has sent a second SYN, with another sequence number than the
+    /// first, until the stack sends its SYN.
     reopened: bool,
     /// Timestamps that the stack has sent: the script's number, and the TSval on the wire.
     timestamps: Vec<(u32, u32)>,
@@ -43,7 +43,7 @@ type Ports = (u16, u16);
 pub struct Flows {
     version: Version,
     flows: HashMap<Ports, Flow>,
-    /// The connection of packets for which the script names no ports.
+    /// The current connection: the connection of packets for which the script names no ports.
     current: Option<Ports>,
     /// True if PSH of sent segments is not compared.
     push_ignored: bool,
@@ -100,8 +100,8 @@ impl Flows {
         Ok(())
     }
 
-    /// Checks that the program has read the last urgent byte with MSG_OOB: `bytes` contains this
-    /// byte. A read without bytes passes, too.
+    /// Checks `bytes`, the result of a read with MSG_OOB. The result must be empty, or must be the
+    /// urgent byte at the highest stream position.
     pub fn check_urgent(&self, bytes: &[u8]) -> Result<(), String> {
         let last = self
             .urgent_positions
@@ -178,8 +178,8 @@ impl Flows {
         Ok(icmp_error(self.version, error, ports, (seq, spec.about.1)))
     }
 
-    /// Compares a packet that the stack sent with the script. Fails with a message that names the
-    /// difference.
+    /// Compares `bytes`, a packet that the stack sent, with `spec`, the packet in the script. Fails
+    /// with a message that names the difference.
     pub fn check_outbound(&mut self, spec: &TcpSpec, bytes: &[u8]) -> Result<(), String> {
         let packet =
             Packet::parse(self.version, bytes).ok_or("not a packet to the remote host")??;
@@ -238,9 +238,9 @@ impl Flow {
         })
     }
 
-    /// Translates the TSecr `echo` of an injected segment to the number on the wire. A timestamp
-    /// that the stack has not sent keeps its distance from the last timestamp that the stack has
-    /// sent. Zero stays zero.
+    /// Translates the TSecr `echo` of an injected segment to the number on the wire. If the stack
+    /// has not sent the timestamp `echo`, the result is relative to the most recent timestamp that
+    /// the stack has sent, with the distance that the script has. Zero stays zero.
     fn live_timestamp(&self, echo: u32) -> u32 {
         let known = self
             .timestamps
@@ -270,7 +270,7 @@ impl Flow {
     /// Translates `packet` to the script's numbers.
     fn relative(&self, packet: &Packet) -> Packet {
         let mut relative = packet.clone();
-        // Without an ISS, such as in a RST for no connection, keep the number on the wire.
+        // If the ISS is unknown, as in a RST for no connection, keep the number on the wire.
         relative.seq = packet.seq.wrapping_sub(self.iss.unwrap_or(0));
         for option in &mut relative.options {
             if let TcpOption::Timestamps(value, _) = option {
@@ -282,8 +282,8 @@ impl Flow {
     }
 }
 
-/// Returns the name of the first field in which `packet` differs from `spec`, if there is one. Only
-/// the control bits in `flag_mask` are compared.
+/// Returns the name of the first field in which `packet` differs from `spec`, if there is one.
+/// Ignores control bits that are not in `flag_mask`.
 fn difference(spec: &TcpSpec, packet: &Packet, flag_mask: u8) -> Option<&'static str> {
     let ecn_differs = match spec.ecn {
         Some(EcnSpec::Bits(bits)) => bits != packet.ecn,

@@ -18,7 +18,7 @@ const V6_LEN: usize = 40;
 /// TTL or hop limit of injected packets.
 const HOP_LIMIT: u8 = 64;
 
-/// The IP version of a run, with packetdrill's names.
+/// The IP version of a run, one of the values of packetdrill's option `--ip_version=`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Version {
     /// IPv4.
@@ -125,7 +125,9 @@ pub fn checksum(bytes: &[u8], before: u32) -> u16 {
     !(sum as u16)
 }
 
-/// Returns the sum over the pseudo-header. The sum is the same for both directions.
+/// Returns the sum over the pseudo-header, which the checksums of TCP and ICMPv6 include. `len` is
+/// the length of the TCP segment or the ICMPv6 message in bytes. Packets in both directions have
+/// the same sum.
 pub fn pseudo_sum(version: Version, protocol: u8, len: usize) -> u32 {
     let addresses = version.ends().concat();
     u32::from(!checksum(&addresses, u32::from(protocol) + len as u32))

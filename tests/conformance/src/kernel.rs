@@ -1,9 +1,9 @@
 //! The kernel's TCP as a stack under test, in real time, behind a tun device.
 //!
 //! Each script runs in a new network namespace. The thread that creates the [`Kernel`] enters the
-//! namespace and starts two threads there: one thread reads the device, and the other makes the
-//! program's calls, which may block. Because the namespace has no name and no mount, it ends with
-//! its threads and their descriptors, even after a failure.
+//! namespace and starts two threads there: the reader thread reads the device, and the caller
+//! thread makes the program's calls, which may block. Because the namespace has no name and no
+//! mount, it ends with its threads and their descriptors, even after a failure.
 
 use std::{
     collections::HashSet,
@@ -45,8 +45,8 @@ const READER_POLL_MS: i32 = 20;
 /// Lateness in microseconds that is not a fault of the stack: a tick of the kernel's timers (at
 /// most 10 ms), and scheduling.
 const LATENESS_ALLOWED: Micros = 12_000;
-/// Sysctls of every run. Each of these sysctls that the other stacks under test support has the
-/// same value there.
+/// Sysctls of every run. If another stack under test supports one of these sysctls, the sysctl has
+/// the same value on that stack.
 const SETTINGS: [(&str, &str); 12] = [
     ("tcp_timestamps", "1"),
     ("tcp_sack", "1"),
@@ -97,7 +97,8 @@ pub struct Kernel {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Returns the reason why the kernel cannot be tested on this machine, if it cannot.
+/// Returns the reason why the kernel cannot be tested on this machine, or `None` if a test is
+/// possible.
 pub fn unavailable() -> Option<String> {
     if !sys::is_root() {
         return Some("needs root, for a network namespace and a tun device".to_owned());
@@ -224,7 +225,7 @@ impl Kernel {
         at.saturating_duration_since(self.start).as_micros() as Micros
     }
 
-    /// Returns the time that is left until `at`.
+    /// Returns the time from the present until `at`, or zero if `at` has passed.
     fn until(&self, at: Micros) -> Duration {
         let at = self.start + Duration::from_micros(at);
         at.saturating_duration_since(Instant::now())
@@ -295,8 +296,8 @@ impl Stack for Kernel {
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         if name == CONGESTION {
-            // The default of a network namespace must be one of the host's allowed algorithms. Root
-            // may select any algorithm as a socket option.
+            // In a network namespace, the sysctl accepts only algorithms that the host permits to
+            // all users. The socket option accepts any algorithm from root.
             let mut congestion = self
                 .congestion
                 .lock()
@@ -334,7 +335,7 @@ impl Stack for Kernel {
     }
 
     fn inject(&mut self, packet: &[u8]) {
-        // If the device refuses the packet, the next expectation of the script fails.
+        // If the device refuses the packet, an event that depends on the packet fails.
         let _ = sys::write(self.device.as_raw_fd(), packet);
     }
 

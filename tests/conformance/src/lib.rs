@@ -1,5 +1,6 @@
-//! Runs packet scripts in packetdrill's notation against Tidelane's engine, the embedded stack and
-//! the Linux kernel.
+//! Runs packet scripts (socket calls and packets, with their times) in packetdrill's notation. The
+//! scripts test three TCP stacks: Tidelane's engine, Tidelane's embedded stack (a library that a
+//! program links), and the Linux kernel.
 //!
 //! [`parse`] parses the text of a script to a [`Script`](ast::Script). [`run`] executes the events
 //! of the script on a [`Stack`](stack::Stack). The stacks are the [`engine`], the [`embedded`]

@@ -114,7 +114,7 @@ fn time(cursor: &mut Cursor<'_>) -> Parsed<Time> {
 }
 
 /// Parses a block of shell commands between backquotes. Only `sysctl` is permitted, and no shell
-/// runs. Returns the names below `net.ipv4` and the values.
+/// runs. Returns the name and the value of each sysctl. The names are relative to `net.ipv4`.
 fn settings(cursor: &mut Cursor<'_>) -> Parsed<Vec<(String, String)>> {
     cursor.take(1);
     let mut found = Vec::new();

@@ -8,7 +8,9 @@ use std::fs;
 pub struct Release(pub u32, pub u32, pub u32);
 
 impl Release {
-    /// Parses the numbers at the start of a text such as `6.12.117+deb13-amd64`.
+    /// Parses the numbers at the start of a text such as `6.12.117+deb13-amd64`. If the text has
+    /// only two numbers, the number of the stable update is 0. Returns `None` if the text does not
+    /// start with at least two numbers.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let end = text.find(|c: char| c != '.' && !c.is_ascii_digit());
@@ -20,7 +22,8 @@ impl Release {
         }
     }
 
-    /// Returns the release of the running kernel.
+    /// Returns the release of the running kernel, or `None` if the release cannot be read or
+    /// parsed.
     pub fn running() -> Option<Self> {
         Self::parse(&fs::read_to_string("/proc/sys/kernel/osrelease").ok()?)
     }
@@ -37,6 +40,7 @@ pub struct Range {
 
 impl Range {
     /// Parses `< 6.10`, `>= 6.2`, or `>= 6.2 < 6.10`. An empty text is the range of all releases.
+    /// Returns `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         let mut range = Self::default();
         let mut words = text.split_whitespace();

@@ -11,12 +11,12 @@ use crate::{
     tcp_info::{TCP_INFO_LEN, TcpInfo},
 };
 
-/// Default of the option `--tolerance_usecs`.
+/// Default of the option `--tolerance_usecs`: the permitted deviation of a time from the script.
 const TOLERANCE: Micros = 10_000;
 /// Time limit for a packet that the script expects at any time (`*`).
 const ANY_TIME_MAX: Micros = 10_000_000;
-/// Additional time to wait for a late packet or call, so that the message of the failure can state
-/// the lateness.
+/// Time to wait for a packet or a call that is later than permitted, so that the message of the
+/// failure can state the actual time. Also the time limit for reading `tcp_info`.
 const LATE_MAX: Micros = 1_000_000;
 
 /// The failure of a run.
@@ -47,10 +47,11 @@ impl fmt::Display for Failure {
 struct Pending<'a> {
     /// Position of the call in the script.
     at: Position,
+    /// The call as the script has it, with its expected result.
     spec: &'a CallSpec,
     /// Expected time of return.
     until: Micros,
-    /// The descriptor, if the call writes bytes, or reads bytes without MSG_PEEK.
+    /// Descriptor of a write, or of a read without MSG_PEEK. `None` for other calls.
     fd: Option<Fd>,
     /// True if the call reads urgent data (MSG_OOB).
     urgent: bool,
@@ -60,7 +61,9 @@ struct Pending<'a> {
 struct Run<'a, S> {
     stack: &'a mut S,
     version: Version,
+    /// The connections, which translate between the numbers in the script and in packets.
     flows: Flows,
+    /// The stack's descriptor for each descriptor of the script.
     descriptors: Descriptors,
     /// The descriptor that was opened last. Assertions read its `tcp_info`.
     last_opened_fd: Option<Fd>,
@@ -71,8 +74,9 @@ struct Run<'a, S> {
     tolerance: Micros,
 }
 
-/// Runs `script` over `version` on `stack`, which must be new. Fails at the first event whose
-/// result differs from the script.
+/// Runs `script` over the IP version `version` on `stack`, on which no script has run before. Fails
+/// if an option of the script is unknown. Otherwise fails at the first event whose result differs
+/// from the script.
 pub fn run(script: &Script, version: Version, stack: &mut impl Stack) -> Result<(), Failure> {
     let start = Position { line: 1, column: 1 };
     let mut tolerance = TOLERANCE;
@@ -135,8 +139,8 @@ impl<'a, S: Stack> Run<'a, S> {
         }
     }
 
-    /// Fails if the runner executes the event, which was due at `due`, later than the permitted
-    /// deviation.
+    /// Fails if the event was due at `due` and the runner is later than permitted. `at` is the
+    /// position of the event.
     fn check_lateness(&self, at: Position, due: Micros) -> Result<(), Failure> {
         let late = self.stack.now().saturating_sub(due);
         if late <= self.tolerance + self.stack.lateness_allowed() {
@@ -155,8 +159,9 @@ impl<'a, S: Stack> Run<'a, S> {
         Ok(())
     }
 
-    /// Starts a call. Waits until the call returns, unless the script says that the call blocks.
-    /// `base` is the time of the previous event, and `now` is the time of the call's event.
+    /// Waits for the pending call, if there is one, and then starts a call. If the script does not
+    /// say that the new call blocks, also waits for its return and checks its result. `base` is the
+    /// time of the previous event, and `now` is the time of the call's event.
     fn call(
         &mut self,
         event: &'a Event,
@@ -195,7 +200,8 @@ impl<'a, S: Stack> Run<'a, S> {
         }
     }
 
-    /// Waits for the end of the last call and checks its result.
+    /// Waits for the return of the pending call, if there is one, and checks the call's result and
+    /// time.
     fn finish_call(&mut self) -> Result<(), Failure> {
         let Some(Pending {
             at,

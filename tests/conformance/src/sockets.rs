@@ -1,4 +1,5 @@
-//! The interface between the runner in virtual time and the sockets of a stack.
+//! The interface between a run in virtual time ([`crate::virtual_time`]) and the sockets of the
+//! stack under test. The clock of the run is simulated: the time jumps from timer to timer.
 
 use tidelane_engine::{Endpoint, Instant};
 use tidelane_packetdrill::{errno::CallResult, settings::Settings, socket::Shutdown};
@@ -15,7 +16,7 @@ pub trait Sockets {
     /// Returns the present time.
     fn now(&self) -> Instant;
 
-    /// Returns the time of the next timer, if there is one.
+    /// Returns the time at which the next timer is due, or `None` if no timer runs.
     fn next_timeout(&self) -> Option<Instant>;
 
     /// Advances the time to `to` and runs the timers that are due.
@@ -24,7 +25,8 @@ pub trait Sockets {
     /// Delivers a packet to the stack.
     fn inject(&mut self, packet: &[u8]);
 
-    /// Removes and returns the oldest packet that the stack has sent, with its time.
+    /// Removes and returns the oldest packet that the stack has sent, with the time of its
+    /// transmission.
     fn next_sent(&mut self) -> Option<(Instant, Vec<u8>)>;
 
     /// Implements `socket(2)`.
@@ -42,8 +44,8 @@ pub trait Sockets {
     /// Starts `connect(2)`.
     fn connect(&mut self, fd: Fd, peer: Endpoint) -> CallResult<()>;
 
-    /// Returns the result of the handshake that `connect` has started, or EAGAIN during the
-    /// handshake.
+    /// Returns the result of the handshake that `connect` or `send_with_syn` has started, or EAGAIN
+    /// during the handshake.
     fn connect_result(&mut self, fd: Fd) -> CallResult<()>;
 
     /// Implements `shutdown(2)`.
@@ -61,13 +63,16 @@ pub trait Sockets {
     /// Records whether the next write has MSG_MORE.
     fn more_to_come(&mut self, fd: Fd, more: bool) -> CallResult<()>;
 
-    /// Returns true if a write with `flags` opens the connection (RFC 7413).
+    /// Returns true if a write with `flags` opens the connection (RFC 7413), because `flags` has
+    /// MSG_FASTOPEN or a `connect` is deferred. A deferred `connect` (TCP_FASTOPEN_CONNECT) leaves
+    /// the SYN to the first write.
     fn sends_with_syn(&self, fd: Fd, flags: i32) -> CallResult<bool>;
 
     /// Opens the connection with as many of `bytes` as the SYN may carry, and returns their number.
-    /// Returns `None` if the connection is already open. `to` is the peer, unless a deferred
-    /// `connect` has named it. `waits` is true if the program's own call returns only after the
-    /// call has also written the bytes that did not fit into the SYN.
+    /// Returns `None` if the connection is already open and the caller must use [`Self::send`]. If
+    /// a `connect` is deferred, its address is the peer. Otherwise `to` is the peer. `waits` is
+    /// true if the program's write blocks until the bytes that do not fit into the SYN are written,
+    /// too.
     fn send_with_syn(
         &mut self,
         fd: Fd,
@@ -85,7 +90,7 @@ pub trait Sockets {
     /// Implements `fcntl(2)` with F_GETFL or F_SETFL.
     fn control(&mut self, fd: Fd, command: i32, argument: i32) -> CallResult<i64>;
 
-    /// Returns the events of `poll(2)`.
+    /// Returns the events that `poll(2)` reports for `fd`.
     fn readiness(&self, fd: Fd) -> u32;
 
     /// Returns the number of readable bytes (SIOCINQ).
@@ -97,6 +102,6 @@ pub trait Sockets {
     /// Returns the number of written bytes that are not sent (SIOCOUTQNSD).
     fn unsent(&self, fd: Fd) -> CallResult<u32>;
 
-    /// Returns 1 if the next byte to read is the urgent byte, else 0 (SIOCATMARK).
+    /// Returns 1 if the next byte to read is the urgent byte, and 0 otherwise (SIOCATMARK).
     fn at_mark(&self, fd: Fd) -> CallResult<u32>;
 }

@@ -23,16 +23,18 @@ pub struct Returned {
     pub call_result: CallResult,
 }
 
-/// A stack under test, with its clock, the program on it, and its network device.
+/// A stack under test, together with its clock, its network device, and the program that makes the
+/// calls of the script.
 pub trait Stack {
     /// Returns the present time.
     fn now(&self) -> Micros;
 
-    /// Returns the lateness that an event may have without a fault of the stack. The lateness is
-    /// zero for a stack in virtual time.
+    /// Returns the time by which an event may be late although the stack works correctly. A stack
+    /// in virtual time (with a simulated clock) returns zero.
     fn lateness_allowed(&self) -> Micros;
 
-    /// Sets the sysctl `name` below `net.ipv4`. Fails with the reason why the stack refuses it.
+    /// Sets the sysctl `name` below `net.ipv4`. Fails with the reason if the stack refuses the
+    /// setting.
     fn set(&mut self, name: &str, value: &str) -> Result<(), String>;
 
     /// Waits until the time `at`. Timers of the stack run meanwhile.

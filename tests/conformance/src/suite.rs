@@ -1,5 +1,8 @@
 //! Reads the scripts of a folder, runs them on a stack and over the IP versions, and judges the
 //! results.
+//!
+//! A remark (a comment in a script, or an entry in the table of exceptions) says that the script
+//! fails on a stack, and gives the reason. The failure of the script is then expected.
 
 use std::{
     collections::VecDeque,
@@ -24,17 +27,17 @@ use crate::{
 /// Default number of concurrent runs on the kernel. The number is large because the runs sleep
 /// nearly always.
 pub const KERNEL_RUNS: usize = 12;
-/// Largest number of runs of a script that fails on the kernel.
+/// Largest number of runs of a script that fails on the kernel, including the first run.
 const KERNEL_TRIES: u32 = 8;
-/// Pause before a repeated run, multiplied by the number of earlier repeated runs.
+/// The pause before a repeated run is this time multiplied by the number of earlier repeated runs.
 const KERNEL_PAUSE: Duration = Duration::from_millis(500);
 
 /// A stack under test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StackName {
-    /// Tidelane's engine, in virtual time.
+    /// Tidelane's TCP engine, in virtual time (with a simulated clock).
     Engine,
-    /// The embedded stack, in virtual time.
+    /// Tidelane's embedded stack (the library in `app/embedded`), in virtual time.
     Embedded,
     /// The Linux kernel, behind a tun device.
     Kernel,
@@ -65,7 +68,8 @@ pub struct Platform {
 }
 
 impl fmt::Display for Platform {
-    /// Formats the name that remarks use, such as `engine` for IPv4 and `engine-ipv6` for IPv6.
+    /// Formats the name of the platform in results, such as `engine` for IPv4 and `engine-ipv6` for
+    /// IPv6. Remarks use these names, too, but a remark on `engine` applies to all IP versions.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.version {
             Version::V4 => write!(f, "{}", self.stack),
@@ -81,8 +85,8 @@ pub struct Source {
     pub name: String,
     /// Path of the file.
     path: PathBuf,
-    /// The parsed script, or the message of its error, for each IP version that the script
-    /// supports.
+    /// Entries for the IP versions: the parsed script for each version that the script supports, or
+    /// the message of the error if the script has an error for the version.
     scripts: Vec<(Version, Result<Script, String>)>,
 }
 
@@ -97,8 +101,8 @@ pub enum Verdict {
     Lacks(String),
     /// The stack cannot be tested on this machine, for this reason.
     Skipped(String),
-    /// The stack behaves differently without a remark, a remark is wrong, or the script has an
-    /// error.
+    /// The stack behaves differently and no remark says so, or a remark is wrong, or the script has
+    /// an error.
     Failed(String),
 }
 
@@ -214,8 +218,9 @@ impl Source {
         }
     }
 
-    /// Returns the verdict on a result, considering the remarks of the script. If the script passes
-    /// in spite of a remark that it fails here, the verdict is a failure.
+    /// Returns the verdict on a result, considering the remarks of the script. If a remark applies
+    /// to this platform and to the running kernel, the script must fail there. If the script
+    /// passes, the verdict is [`Verdict::Failed`].
     fn verdict_of(
         &self,
         platform: Platform,
@@ -270,10 +275,10 @@ fn run_on(platform: Platform, script: &Script) -> Result<(), Failure> {
     }
 }
 
-/// Repeats a failed run on the kernel, with no concurrent run, until the verdict is not a failure
-/// or the script has run [`KERNEL_TRIES`] times. On a busy machine, the kernel's timers may be
-/// late, and so the kernel may send another packet than the script expects. A wrong script fails
-/// each time.
+/// Repeats a failed run on the kernel until the verdict is not a failure. The script runs at most
+/// [`KERNEL_TRIES`] times in total. No other script runs meanwhile. On a busy machine, the kernel's
+/// timers may be late, and so the kernel may send another packet than the script expects. A wrong
+/// script fails each time.
 fn repeat(sources: &[Source], outcome: &mut Outcome) {
     let Some(source) = sources.iter().find(|source| source.name == outcome.name) else {
         return;
@@ -286,9 +291,9 @@ fn repeat(sources: &[Source], outcome: &mut Outcome) {
     }
 }
 
-/// Runs `sources` on `stack` over each of `versions` that a script supports. `kernel_runs` is the
-/// number of concurrent runs on the kernel. Calls `report` with each result, in the order of
-/// versions and names.
+/// Runs each script of `sources` on `stack`, over each of `versions` that the script supports.
+/// `kernel_runs` is the number of concurrent runs on the kernel. Calls `report` with each result.
+/// The results are ordered by IP version, and then by the name of the script.
 pub fn run_all(
     sources: &[Source],
     stack: StackName,
@@ -326,7 +331,7 @@ pub fn run_all(
         StackName::Kernel => kernel_runs,
     };
     let mut done = run_together(runs.collect(), workers);
-    // In virtual time, a repeated run has the same result.
+    // In virtual time, a repeated run would have the same result.
     if stack == StackName::Kernel {
         done.iter_mut().for_each(|outcome| repeat(sources, outcome));
     }

@@ -71,7 +71,8 @@ impl TcpInfo {
     }
 
     /// Returns the value of a field. Returns `None` if no field has this name, or if the output
-    /// ends before the end of the field.
+    /// ends before the end of the field. If the output ends before the window scales, their value
+    /// is 0.
     pub fn field(&self, name: &str) -> Option<i64> {
         let shared = self.0.get(6).copied().unwrap_or(0);
         match name {

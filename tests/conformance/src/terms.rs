@@ -1,4 +1,5 @@
-//! Evaluation and formatting of terms over `tcp_info`.
+//! Evaluation and formatting of terms: the integer expressions over the fields of `tcp_info` in the
+//! assertions of scripts.
 
 use std::fmt;
 
@@ -35,7 +36,8 @@ const CONSTANTS: [(&str, i64); 23] = [
 ];
 
 impl Term {
-    /// Evaluates the term. Fails with a message if a name is unknown, or if a divisor is zero.
+    /// Evaluates the term. Fails with a message if a name is unknown, if a divisor is zero, or if a
+    /// quotient overflows.
     pub fn value(&self, info: &TcpInfo) -> Result<i64, String> {
         match self {
             Self::Number(number) => Ok(*number),
@@ -133,6 +135,7 @@ mod tests {
     use super::*;
     use crate::{ast::Action, parse};
 
+    /// Returns true if `condition` holds for a connection in ESTABLISHED whose cwnd is 10 segments.
     fn holds(condition: &str) -> bool {
         let text = format!("+0 %{{ assert {condition} }}%");
         let script = parse::parse(&text).unwrap();
@@ -146,8 +149,8 @@ mod tests {
         found[0].condition.value(&TcpInfo::new(bytes)).unwrap() != 0
     }
 
-    /// The test checks neither the precedence of `&` and `|` nor that of `and` over `or`. All
-    /// operands of `//` and `%` are positive.
+    /// The test does not check the precedence of `&` and `|`, or the precedence of `and` over `or`.
+    /// All operands of `//` and `%` are positive.
     #[test]
     fn operators_bind_as_in_python() {
         assert!(holds("tcpi_snd_cwnd == 10"));

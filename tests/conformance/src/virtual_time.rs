@@ -2,7 +2,8 @@
 //!
 //! The clock jumps from timer to timer, up to the time that the runner requests, and no thread
 //! sleeps. The script's program makes one call at a time. A call that would block is tried again
-//! after every timer and every injected packet. [`Sockets`] declares the calls, which never block.
+//! after every timer and every injected packet. The functions of [`Sockets`] make the program's
+//! calls, and never block.
 
 use std::net::IpAddr;
 
@@ -17,9 +18,9 @@ use crate::{
     stack::{Micros, Returned, Sent, Stack},
 };
 
-/// First descriptor number.
+/// Number of the first descriptor that the program opens.
 const FD_FIRST: Fd = 3;
-/// Sysctls that scripts set for the kernel, and that the other stacks ignore.
+/// Sysctls that scripts set for the kernel. The stacks in virtual time ignore these sysctls.
 const KERNEL_ONLY: [&str; 3] = [
     "tcp_invalid_ratelimit",
     "tcp_comp_sack_nr",
@@ -27,8 +28,8 @@ const KERNEL_ONLY: [&str; 3] = [
 ];
 
 /// Settings of every run. `offload=0` switches segmentation offload off. `service=1` selects the
-/// timing of ACKs and probes of the service (`tidelaned`) instead of the timing of Linux.
-/// `tcp_fastopen=1` permits Fast Open for clients only.
+/// rules by which the service (`tidelaned`) times ACKs and tail loss probes, instead of the rules
+/// of Linux. `tcp_fastopen=1` permits Fast Open for clients only.
 const RUN: &str = "offload=0,service=1,tcp_fastopen=1";
 
 /// The call that the program is making.
@@ -37,11 +38,13 @@ struct Pending {
     call: Call,
     /// True after the call was tried once.
     begun: bool,
-    /// True if the call is a write that opens the connection.
+    /// True if the call is a [`Call::Send`] that opens the connection, because a `connect` is
+    /// deferred. A deferred `connect` (TCP_FASTOPEN_CONNECT) leaves the SYN to the first write.
     opens: bool,
     /// Number of bytes that the call has written so far.
     done: usize,
-    /// Time at which `poll` times out. `None` for other calls, and without a timeout.
+    /// Time at which `poll` times out. `None` for other calls, for a `poll` without a timeout, and
+    /// before the first try.
     deadline: Option<Instant>,
 }
 
@@ -49,7 +52,7 @@ struct Pending {
 #[derive(Debug)]
 pub struct VirtualTime<S> {
     version: Version,
-    /// The sockets. Their first use creates them, after the script has set its sysctls.
+    /// The sockets. `None` until their first use, so that the script can set its sysctls first.
     sockets: Option<S>,
     /// Settings of the script as `name=value`.
     settings: Vec<String>,
@@ -114,7 +117,7 @@ impl<S: Sockets> VirtualTime<S> {
         }
     }
 
-    /// Tries the pending call, if there is a pending call, and records its result if it has
+    /// Tries the pending call, if there is a pending call, and records its result if the call has
     /// finished.
     fn try_pending(&mut self) {
         let Some(mut pending) = self.pending.take() else {
@@ -280,6 +283,7 @@ impl<S: Sockets> VirtualTime<S> {
 
     /// Tries a write that opens the connection: `sendto` with MSG_FASTOPEN and the address `to`, or
     /// the first write after a deferred `connect`. `done` is the number of bytes written so far.
+    /// `begun` is true if the call was tried before.
     fn send_connect(
         &mut self,
         (fd, to): (Fd, Option<Endpoint>),

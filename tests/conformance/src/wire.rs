@@ -1,4 +1,6 @@
 //! Encodes and parses packets. The code is independent of the engine's codec, which is under test.
+//! The stack under test runs on the host under test. The script simulates the peer, the remote
+//! host.
 
 use std::fmt;
 
@@ -184,8 +186,9 @@ impl Packet {
 }
 
 /// Encodes an ICMP or ICMPv6 error about a segment that the host under test sent. `(kind, code,
-/// mtu)` are the error's type, code and MTU, or 0 for no MTU. `ports` are the segment's source and
-/// destination port, and `(seq, len)` are its sequence number and payload length.
+/// mtu)` are the error's type, code and MTU. An error without an MTU has 0. `ports` are the
+/// segment's source and destination ports, and `(seq, len)` are the segment's sequence number and
+/// payload length.
 pub fn icmp_error(
     version: Version,
     (kind, code, mtu): (u8, u8, u16),
@@ -289,7 +292,8 @@ mod tests {
         let header = ip::header(version, TCP, packet().ecn, 0, false);
         let mut bytes = [&header, &inbound[header.len()..]].concat();
         // `header` has a wrong length field, and over IPv4 a wrong checksum. Copy the correct
-        // fields.
+        // fields from `inbound`. The IPv4 header checksum of `inbound` is correct here, too,
+        // because the order of the addresses does not change a checksum.
         let same = if version.is_v6() { 4..6 } else { 2..12 };
         bytes[same.clone()].copy_from_slice(&inbound[same]);
         bytes
@@ -307,9 +311,9 @@ mod tests {
         }
     }
 
-    /// One wrong bit in the IPv4 header or in the segment is an error of a checksum. A wrong bit in
-    /// the length field of the IPv6 header is an error of the length. A packet to the host under
-    /// test is not parsed.
+    /// A packet with one wrong bit is an error. In the IPv4 header or in the segment, the bit makes
+    /// a checksum wrong. In the length field of the IPv6 header, the bit makes the length wrong.
+    /// The test does not compare the messages. A packet to the host under test is not parsed.
     #[test]
     fn a_wrong_checksum_is_seen() {
         for (version, places) in [
@@ -324,7 +328,7 @@ mod tests {
                 assert!(parsed.is_err(), "{version}: byte {at}");
             }
             let other = Packet::parse(version, &packet().emit(version));
-            assert_eq!(other, None, "not for the remote host");
+            assert_eq!(other, None, "a packet to the host under test was parsed");
         }
     }
 

@@ -1,10 +1,11 @@
 //! Runs the packet scripts on the engine, on the embedded stack and on the kernel, and prints
 //! results in the format of libtest.
 //!
-//! An argument selects the scripts whose names contain the argument. If an argument is the path of
-//! a file, only the files given as arguments run. `--engine`, `--embedded` and `--kernel` select
-//! stacks, and `--ip_version=ipv6` selects one IP version. `--jobs=N` sets the number of concurrent
-//! runs on the kernel. `--list` prints the names.
+//! An argument without a leading `-` selects the scripts whose names contain the argument. If an
+//! argument is the path of a file, only the files given as arguments run. `--engine`, `--embedded`
+//! and `--kernel` select stacks, and `--ip_version=ipv6` selects one IP version. `--jobs=N` sets
+//! the number of concurrent runs on the kernel. `--list` prints the names of the selected scripts
+//! and runs no script.
 
 use std::{env, fs, io, path::Path, process::ExitCode, time::Instant};
 
@@ -46,8 +47,8 @@ impl Tally {
     }
 }
 
-/// Reads the scripts at the paths `files`, and all scripts of `folder`, and adds the table of
-/// exceptions to both.
+/// Reads the scripts at the paths `files`, and all scripts of `folder`. Adds the entries of the
+/// table of exceptions to both lists, as remarks. Returns both lists.
 fn read(folder: &Path, files: &[&Path]) -> Result<(Vec<Source>, Vec<Source>), String> {
     let failed = |error: io::Error| error.to_string();
     let files = files.iter().map(|file| Source::read(file, folder));

@@ -33,19 +33,19 @@ const FORGER_LISTEN_PORT: u16 = 80;
 const VERIFIED: usize = 6;
 /// Length of the stream in each direction of a verified flow, in bytes.
 const VERIFIED_LEN: u32 = 40_000;
-/// Number of targets from which on the campaign begins no further target. A target is a flow
-/// between the victim and a forger.
+/// While the victim has this many targets or more, the campaign begins no further target. A target
+/// is a flow between the victim and a forger.
 const TARGETS_MAX: usize = 96;
-/// Number of forging steps before the packets of victim and friend are exchanged and the victim's
-/// program acts. A step forges at most one packet.
+/// Number of forging steps in a batch. A step forges at most one packet. After the steps, the
+/// programs act, and victim and friend exchange packets.
 const BATCH: u64 = 24;
 
 /// Counters of a campaign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Forged packets that the parser accepted.
+    /// Forged segments that the parser accepted.
     pub forged: u64,
-    /// Forged packets that the parser rejected.
+    /// Forged segments that cannot be parsed.
     pub unparsable: u64,
     /// Forged ICMP errors.
     pub icmp: u64,
@@ -62,9 +62,9 @@ pub struct Counts {
 struct Verified {
     /// The flow's key in the victim's engine.
     key: FlowKey,
-    /// The flow's id in the victim's engine; `None` before accept and after release.
+    /// The flow's id in the victim's engine; `None` until open or accept, and after release.
     at_victim: Option<FlowId>,
-    /// The flow's id in the friend's engine; `None` before accept and after release.
+    /// The flow's id in the friend's engine; `None` until open or accept, and after release.
     at_friend: Option<FlowId>,
     /// Number of the flow, which decides the content of its streams.
     number: u32,
@@ -137,7 +137,7 @@ impl Campaign {
     }
 
     /// Forges `count` segments or a few more, and ICMP errors in addition. Then aborts all flows,
-    /// and checks that neither engine has a flow, a connection in TIME-WAIT, or a timer left.
+    /// and checks that neither engine still has a flow, a connection in TIME-WAIT, or a timer.
     pub fn run(mut self, count: u64) -> Counts {
         let mut moved = 0;
         let mut next_look = 50_000;
@@ -202,8 +202,8 @@ impl Campaign {
         self.use_targets();
     }
 
-    /// Sends the victim a segment that seems to come from the peer of `key`, with fields near
-    /// `edges`.
+    /// Sends the victim a segment that seems to come from the peer of `key`. Some fields are near
+    /// `edges`, the numbers where the victim's checks change their result.
     fn send_forged(&mut self, key: FlowKey, edges: &Edges, timestamps: bool) {
         let ports = (key.peer.port, key.local.port);
         forge(&mut self.rng, edges, ports, timestamps, &mut self.packet);
@@ -228,8 +228,8 @@ impl Campaign {
         Endpoint::v4(addr, 1024 + self.rng.below(64) as u16)
     }
 
-    /// Begins a new target: the victim connects to a forger, or a forger sends a SYN. If there are
-    /// [`TARGETS_MAX`] targets, sends a forged segment to one of them instead.
+    /// Begins a new target: the victim connects to a forger, or a forger sends a segment, most
+    /// often a SYN. With [`TARGETS_MAX`] or more targets, attacks one of the targets instead.
     fn begin_target(&mut self) {
         if self.targets.len() >= TARGETS_MAX {
             return self.forge_for_target();
@@ -275,7 +275,7 @@ impl Campaign {
         self.send_forged(key, &edges, timestamps);
     }
 
-    /// Sends a forged segment from a random forger, most often to no flow of the victim.
+    /// Sends a segment from a random forger. Most often, the victim has no flow for the segment.
     fn forge_stranger(&mut self) {
         let forger = self.forger();
         let port = [FORGER_LISTEN_PORT, 0, 20_000, 9][self.rng.below(4) as usize];
@@ -379,8 +379,8 @@ impl Campaign {
         self.send_packet(key);
     }
 
-    /// Opens verified flows until there are [`VERIFIED`]. If both programs have a flow, writes and
-    /// reads at both ends, and ends each stream after [`VERIFIED_LEN`] bytes.
+    /// Opens verified flows until there are [`VERIFIED`]. On each flow that both engines have,
+    /// writes and reads at both ends, and ends each stream after [`VERIFIED_LEN`] bytes.
     fn use_verified(&mut self) {
         while self.verified.len() < VERIFIED {
             self.open_verified();
@@ -403,7 +403,7 @@ impl Campaign {
     }
 
     /// Opens a verified flow. The victim opens the flows with an even number, and the friend opens
-    /// the others.
+    /// the flows with an odd number.
     fn open_verified(&mut self) {
         let number = self.opened;
         self.opened += 1;
@@ -424,7 +424,7 @@ impl Campaign {
             flow.at_victim = self.victim.open(self.now, ends.0, ends.1, contents);
             assert!(
                 flow.at_victim.is_some(),
-                "the victim has room for its own flows"
+                "the victim's engine refused a verified flow"
             );
             ends
         } else {
@@ -436,7 +436,7 @@ impl Campaign {
             flow.at_friend = self.friend.open(self.now, ends.1, ends.0, contents);
             assert!(
                 flow.at_friend.is_some(),
-                "the friend has room for its own flows"
+                "the friend's engine refused a verified flow"
             );
             ends
         };

@@ -1,5 +1,6 @@
-//! Forged segments. The forger makes a plausible segment, then sets some of its fields to values
-//! near limits of the receiver's state, and sometimes overwrites a few bytes with random ones.
+//! Forged segments. The forger makes a plausible segment, and then changes up to three fields,
+//! often to values near limits of the receiver's state. Sometimes the forger also overwrites a few
+//! bytes of the header with random bytes.
 
 use tidelane_engine::{FlowState, SeqNumber, TcpFlags, TcpOptions};
 use tidelane_netem::Rng;
@@ -9,13 +10,14 @@ use tidelane_wire::{SackBlocks, SegmentHeader, TCP_HEADER_LEN_MAX, Timestamps, e
 const PAYLOAD_MAX: u64 = 1460;
 
 /// The part of the receiver's state that the forger knows: numbers at which the receiver's checks
-/// change their result, so that a small error in a check shows near them.
+/// change their result. Values near these numbers reveal a small error in a check.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Edges {
-    /// Limits of the receive window, and other variables of the receive sequence space. The first
-    /// is RCV.NXT if the edges are those of a flow.
+    /// Numbers of the receive sequence space. For a flow: RCV.NXT, the right edge of the advertised
+    /// window, IRS, and Last.ACK.sent.
     pub seqs: [SeqNumber; 4],
-    /// SND.NXT, SND.UNA, and other variables of the send sequence space.
+    /// Numbers of the send sequence space. For a flow: SND.NXT, SND.UNA, ISS, and the end of the
+    /// data that the program has written.
     pub acks: [SeqNumber; 4],
     /// TS.Recent of the receiver.
     pub ts_recent: u32,
@@ -148,7 +150,8 @@ pub fn forge(
     into.truncate(header_len);
     into.resize(header_len + payload as usize, 0xa5);
     if rng.chance_ppm(100_000) {
-        // Offset 12 is the data offset. The options after it may become invalid, too.
+        // Byte 12 of the header holds the data offset. The options after byte 19 may become
+        // invalid, too.
         for _ in 0..rng.between(1, 4) {
             let at = rng.between(12, header_len as u64 - 1) as usize;
             into[at] = rng.next_u32() as u8;

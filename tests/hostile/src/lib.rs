@@ -8,9 +8,9 @@
 //!          ---- segments that the RFCs make harmless, to verified flows ---> victim
 //! ```
 //!
-//! The code that runs the engines of victim and friend (`tidelane_engine::Driver`) checks promises
-//! of the engine: the engine places payload only within the largest receive window, and sends only
-//! bytes that the program has written.
+//! Victim and friend each have a driver ([`party::CheckingDriver`], the environment of the engine).
+//! The driver checks two promises of the engine: the engine places payload only within the largest
+//! receive window, and sends only bytes that the program has written.
 #![forbid(unsafe_code)]
 
 pub mod attack;

@@ -1,5 +1,6 @@
-//! An instance of Tidelane's TCP engine, with a driver that checks the bytes that the engine sends
-//! and the positions at which the engine places payload.
+//! An instance of Tidelane's TCP engine, with a driver (the environment of the engine). The driver
+//! checks the stream positions of the bytes that the engine sends and of the payload that the
+//! engine places.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use tidelane_engine::{
 };
 use tidelane_world::Content;
 
-/// The link of all flows.
+/// The link (the driver's id of a path to the network) of all flows.
 pub const LINK: LinkId = LinkId(1);
 
 /// A segment that an engine has sent, with its payload.
@@ -39,9 +40,9 @@ pub struct Binding {
     pub closed: bool,
 }
 
-/// The environment of one engine: buffers of its flows, sent packets and events. The driver panics
-/// if the engine sends bytes that the program has not written, or places payload beyond the largest
-/// receive window.
+/// The environment of one engine. The driver holds the receive buffers of the engine's flows, the
+/// packets that the engine has sent, and the engine's events. The driver panics if the engine sends
+/// bytes that the program has not written, or places payload outside of the largest receive window.
 pub struct CheckingDriver {
     /// State of each flow.
     pub bindings: BTreeMap<FlowId, Binding>,
@@ -171,7 +172,8 @@ impl Party {
         self.receive(now, out.key.reversed(), &segment);
     }
 
-    /// Runs due timers and ends the batch.
+    /// Runs the timers that are due, and ends the batch of segments: the engine sends its data and
+    /// ACKs.
     pub fn end_batch(&mut self, now: Instant) {
         if self.engine.next_timeout().is_some_and(|at| at <= now) {
             self.engine.advance_time(now, &mut self.driver);
@@ -202,7 +204,7 @@ impl Party {
         Some(flow)
     }
 
-    /// Writes up to `count` more bytes of the sent stream, as many as the send buffer has room for.
+    /// Writes the next `count` bytes of the sent stream, or fewer if the send buffer has less room.
     pub fn write(&mut self, flow: FlowId, count: u32) {
         let limit = self.engine.config().tx_limit;
         let Some(acked) = self.engine.flow(flow).map(|state| state.tx_acked()) else {
@@ -222,7 +224,8 @@ impl Party {
         }
     }
 
-    /// Reads up to `count` received bytes, and checks their content if it is known.
+    /// Reads up to `count` received bytes, and checks their content if the expected content is
+    /// known.
     pub fn read(&mut self, flow: FlowId, count: u32) {
         let Some(head) = self.engine.flow(flow).map(|state| state.rx_head()) else {
             return;
@@ -249,10 +252,10 @@ impl Party {
         binding.rx_read = binding.rx_read.wrapping_add(count);
         let read = binding.rx_read;
         let taken = self.engine.rx_advance(flow, read);
-        assert_eq!(taken, Ok(()), "received bytes can be read");
+        assert_eq!(taken, Ok(()), "the engine refused a valid read");
     }
 
-    /// Aborts the flow if `abort` is true, or else closes it.
+    /// Aborts the flow if `abort` is true. Otherwise closes the flow.
     pub fn close_or_abort(&mut self, now: Instant, flow: FlowId, abort: bool) {
         if let Some(binding) = self.driver.bindings.get_mut(&flow) {
             binding.closed = true;
@@ -265,7 +268,8 @@ impl Party {
     }
 
     /// Aborts all flows, runs all timers, and checks that the engine then has no flow, no
-    /// connection in TIME-WAIT and no timer. Returns the time of the last timer.
+    /// connection in TIME-WAIT and no timer. Returns the time of the last timer, or `now` if no
+    /// timer ran.
     pub fn assert_empty(&mut self, now: Instant) -> Instant {
         let flows: Vec<FlowId> = self.engine.flows().collect();
         for flow in flows {

@@ -1,18 +1,20 @@
-//! Tests of Tidelane's TCP engine with hostile packets, and of the service (`tidelaned`) with
-//! hostile programs.
+//! Hostile packets attack Tidelane's TCP engine, and hostile programs attack the service
+//! (`tidelaned`). All attacks are simulated.
 //!
-//! The environment variable `TIDELANE_HOSTILE_PACKETS` sets the number of packets, and
-//! `TIDELANE_HOSTILE_SEED` the first seed.
+//! The environment variable `TIDELANE_HOSTILE_PACKETS` sets the number of forged packets. The tests
+//! that run several seeds begin with the seed in `TIDELANE_HOSTILE_SEED`.
 
 use tidelane_hostile::attack::{Campaign, Counts};
 use tidelane_time::Duration;
 use tidelane_world::{Behaviour, Scenario, Theme, run};
 
-/// Number of campaigns, among which the packets are divided. The seed of a campaign decides the
-/// limits and options of its engines.
+/// Number of campaigns. A campaign is one simulated attack on an engine, and forges an equal part
+/// of the packets. The seed of a campaign decides the packets, and the limits and options of the
+/// engines.
 const CAMPAIGNS: u64 = 10;
 
-/// Returns the number in the environment variable `name`, or `default` if it is not set.
+/// Returns the number in the environment variable `name`, or `default` if the variable is not
+/// set.
 fn env_number(name: &str, default: u64) -> u64 {
     let value = std::env::var(name).ok();
     value.map_or(default, |text| text.parse().expect("a number"))
@@ -44,9 +46,9 @@ fn equal_campaigns_give_equal_counts() {
     assert_eq!(Campaign::new(3).run(20_000), Campaign::new(3).run(20_000));
 }
 
-/// Hostile programs write random values to the memory that they share with the service. The mean
-/// time between two bursts of writes is two microseconds of virtual time. Meanwhile the other
-/// programs exchange bytes, which the simulator checks.
+/// In a simulator, hostile programs write random values to the memory that they share with the
+/// service. The mean time between two bursts of writes is two microseconds of virtual time.
+/// Meanwhile the other programs exchange bytes, which the simulator checks.
 #[test]
 fn a_program_that_scribbles_over_its_region_disturbs_nobody() {
     let (mut fuzz_bursts, mut complete) = (0, 0);

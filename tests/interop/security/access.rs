@@ -1,4 +1,4 @@
-//! The premises of the other attacks: what an attacker can and cannot reach without an attack.
+//! The premises of the attacks in the other modules: the rights that an attacker has.
 //!
 //! A wire is two network namespaces, the server's and the client's, joined by a veth pair. The
 //! service is the process `tidelaned`, which runs Tidelane's TCP/IP stack.
@@ -8,8 +8,8 @@ use tidelane_tests::{Outcome, Side, Wire, ensure, tools};
 use super::{Origin, as_attacker, attacker, lines, read_all};
 use crate::support::SHORT;
 
-/// An attacker in a container has no interface of the wire. An attacker in the service's namespaces
-/// can listen on a free port and serve a client.
+/// An attacker in a container has no interface of the wire. An attacker in the service's namespace
+/// can make the service listen on a free port, and can then serve a client.
 pub fn attackers_have_the_rights_that_the_tests_assume() -> Outcome {
     let wire = Wire::new()?;
     let shell = as_attacker(&wire, Side::Server, Origin::Container).arg("cat");

@@ -58,7 +58,7 @@ pub fn users_are_admitted_by_group_or_by_name() -> Outcome {
     }
     for nonsense in [admits("'there-is-no-such-user'"), "[acces]\n".to_owned()] {
         let Err(error) = service.reload(&nonsense)? else {
-            fail!("{nonsense:?} was taken");
+            fail!("{nonsense:?} was accepted");
         };
         let line = nonsense.contains("acces]") && !error.contains("line 1");
         ensure!(!line && error.contains(".toml"), "{nonsense:?}: {error}");
@@ -91,8 +91,8 @@ pub fn members_of_the_group_are_admitted() -> Outcome {
     Ok(())
 }
 
-/// Returns a script that runs an echo server under `tidelane run` and an echo client, both in a new
-/// network namespace, where they are connected over loopback.
+/// Returns a program that makes a new network namespace and runs a script there. The script runs an
+/// echo server under `tidelane run`, and an echo client that connects to the server over loopback.
 fn in_a_namespace(wire: &Wire, service: &Service) -> Result<Program, Stop> {
     let tidelane = tools::binary("tidelane")?;
     let load = tools::binary("tidelane-load")?;
@@ -110,14 +110,18 @@ fn in_a_namespace(wire: &Wire, service: &Service) -> Result<Program, Stop> {
     Ok(program.args("--net timeout 30 sh -c").arg(script))
 }
 
-/// A program in another network namespace uses the kernel's stack, even a program of root.
-/// `tidelane ss` shows the reason. The configuration can admit the namespace.
+/// By default, the service admits only programs of its own network namespace. A program in another
+/// namespace uses the kernel's stack, even if it is a program of root, and `tidelane ss` shows the
+/// reason. The configuration can admit a further namespace, here the client's.
 pub fn a_namespace_is_left_to_the_kernel() -> Outcome {
     let wire = Wire::new()?;
     let all_users = "[access]\nusers = ['*']\n";
     let service = wire.configured_service(all_users, &[])?;
     let found = probe(&wire, &service, Origin::User)?;
-    ensure!(found.contains("obtained"), "the same user here: {found}");
+    ensure!(
+        found.contains("obtained"),
+        "this user in the service's namespace: {found}"
+    );
     let found = probe(&wire, &service, Origin::Container)?;
     ensure!(found.contains("refused"), "a container: {found}");
 
@@ -189,7 +193,7 @@ pub fn workers_of_another_user_come_with_their_master() -> Outcome {
     crate::support::check_not_in_kernel(&wire, 80)
 }
 
-/// Returns the mount point of the cgroup2 hierarchy. Skips the test if there is none.
+/// Returns the mount point of the cgroup2 hierarchy. Skips the test if no hierarchy is mounted.
 fn hierarchy() -> Result<PathBuf, Stop> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "));
@@ -199,8 +203,9 @@ fn hierarchy() -> Result<PathBuf, Stop> {
     }
 }
 
-/// A program stays with the kernel if its cgroup has a BPF program that can filter packets, because
-/// an accelerated connection would bypass the filter. `tidelane ss` shows the reason.
+/// If the cgroup of a program has a BPF program that can filter packets, the kernel carries the
+/// connections of the program, because an accelerated connection would bypass the filter.
+/// `tidelane ss` shows the reason.
 pub fn a_filtered_cgroup_stays_with_the_kernel() -> Outcome {
     let wire = Wire::new()?;
     let group = wire.namespace(Side::Server);

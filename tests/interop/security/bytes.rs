@@ -1,5 +1,5 @@
 //! The memory that programs share with the service (`tidelaned`): no user gets the bytes of another
-//! user, and no user can block the service by punching holes into the memory.
+//! user, and no user can block the service by punching holes into the memory (freeing its pages).
 //!
 //! An accelerated program runs under `tidelane run`: the service carries its TCP connections
 //! instead of the kernel.
@@ -10,14 +10,14 @@ use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools,
 use super::{Origin, attacker, lines, readable_copy};
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Data that the clients of root's server send.
+/// Text that the clients of root's server send, and that the attacker searches for.
 const SECRET: &str = "TIDELANE-SECRET";
 /// Number of clients of root's server.
 const CLIENTS: u64 = 100;
 
 /// The service buffers the data of connections that wait in an accept queue. After the attacker has
-/// accepted connections of its own, the memory that it shares with the service contains no data of
-/// root's connections.
+/// accepted connections of its own, the memory that the attacker shares with the service contains
+/// no data of root's connections.
 pub fn bytes_that_waited_stay_with_their_user() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -28,8 +28,8 @@ pub fn bytes_that_waited_stay_with_their_user() -> Outcome {
         .arg(service.name())
         .args(&format!("staged --bind 0.0.0.0:7000 {SECRET} --wait 2"))
         .spawn()?;
-    // The secret begins at byte 100. The attacker's clients send one byte, which does not overwrite
-    // the secret.
+    // The secret begins at byte 100 of a buffer. If the attacker got such a buffer, the single byte
+    // that each of the attacker's clients sends would not overwrite the secret.
     let text = format!("{}{SECRET}", ".".repeat(100));
     let senders = send(&wire, &service, 7000, CLIENTS, &text)?;
     let owned = staged(owner)?;
@@ -49,8 +49,8 @@ pub fn bytes_that_waited_stay_with_their_user() -> Outcome {
     Ok(())
 }
 
-/// The kernel refuses all calls by which the attacker tries to free pages of its shared memory.
-/// Requests of other users are answered meanwhile.
+/// The attacker makes calls that would free pages of the memory that it shares with the service.
+/// The kernel refuses each call. Requests of another user are answered meanwhile.
 pub fn a_program_cannot_punch_holes_under_the_service() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -69,8 +69,9 @@ pub fn a_program_cannot_punch_holes_under_the_service() -> Outcome {
     Ok(())
 }
 
-/// Waits for an accelerated listener on `port`. Starts a program that opens `clients` connections
-/// of the kernel to the listener, sends `text` on each, and keeps them open.
+/// Waits for an accelerated listener on `port`. Then starts a program that opens `clients`
+/// connections to the listener over the kernel's stack, sends `text` on each connection, and keeps
+/// the connections open.
 fn send(
     wire: &Wire,
     service: &Service,

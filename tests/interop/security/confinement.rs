@@ -22,8 +22,8 @@ const NEEDED: u64 = 1 << 12 | 1 << 10 | 1;
 /// CAP_SYS_NICE and CAP_BPF, too.
 const AT_MOST: u64 = NEEDED | 1 << 23 | 1 << 39;
 
-/// Each thread of the service has only the capabilities that it needs, cannot gain others, and runs
-/// under a seccomp filter. The service writes no core file.
+/// Each thread of the service has only the capabilities that the service needs, cannot gain other
+/// capabilities, and runs under a seccomp filter. The service writes no core file.
 pub fn each_thread_has_only_the_capabilities_that_it_needs() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -48,7 +48,8 @@ pub fn each_thread_has_only_the_capabilities_that_it_needs() -> Outcome {
             ensure!(field(&status, what)? == value, "{name}: {what} of {status}");
         }
         if name.starts_with("tdl-core") {
-            // The nice value was set before the service gave up CAP_SYS_NICE.
+            // A core, a packet-processing thread, has a nice value that was set before the service
+            // gave up CAP_SYS_NICE.
             let stat = fs::read_to_string(task.join("stat"))?;
             let rest = stat.rsplit(')').next().unwrap_or_default();
             let nice = rest.split_whitespace().nth(16);
@@ -76,15 +77,16 @@ pub fn each_thread_has_only_the_capabilities_that_it_needs() -> Outcome {
     Ok(())
 }
 
-/// Returns the rest of the line of `text` that begins with `name`.
+/// Returns the rest of the first line of `text` that begins with `name`.
 fn field<'a>(text: &'a str, name: &str) -> Result<&'a str, Stop> {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let line = line.ok_or_else(|| Stop::Fail(format!("no {name} in {text}")))?;
     Ok(line.trim())
 }
 
-/// The service serves, follows network changes, answers the admin socket and stops without a system
-/// call that its seccomp filter denies. A denied call would end the service.
+/// While the service serves, follows network changes, answers the admin socket and stops, the
+/// service makes no system call that its seccomp filter denies. A denied call would end the
+/// service.
 pub fn serving_makes_no_denied_call() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -120,14 +122,15 @@ pub fn serving_makes_no_denied_call() -> Outcome {
         ensure!(!log.contains("denied"), "{log}");
         ensure!(
             !run_dir(service.name()).exists(),
-            "the run directory is left: {log}"
+            "the run directory still exists: {log}"
         );
     }
     Ok(())
 }
 
-/// `tidelane up` refuses to start if a symbolic link stands in place of its log, its run directory
-/// or its pid file, or if another user may write to its run directory.
+/// `tidelane up` refuses to start a service if a symbolic link stands in place of the service's
+/// log, run directory or pid file. `tidelane up` also refuses if users other than root may write to
+/// the run directory, or if the run directory belongs to another user.
 pub fn links_are_not_followed() -> Outcome {
     let wire = Wire::new()?;
     // The start of another service makes the common parent directories.
@@ -166,18 +169,19 @@ pub fn links_are_not_followed() -> Outcome {
     );
     ensure!(
         fs::read_dir(&elsewhere)?.next().is_none(),
-        "files are elsewhere"
+        "the target directory of the link is not empty"
     );
     drop(bait);
     Ok(())
 }
 
-/// The name of a service that does not start. `drop` removes the log and the run directory.
+/// The name of a service that does not start. `drop` removes the service's log and run directory.
 struct Bait(String);
 
 impl Drop for Bait {
     fn drop(&mut self) {
-        // The log and the run directory may be missing, and the run directory may be a link.
+        // Ignore errors, because the log and the run directory may be missing. The first call for
+        // the run directory removes a link, and the second call removes a directory.
         let _ = fs::remove_file(log_of(&self.0));
         let _ = fs::remove_file(run_dir(&self.0));
         let _ = fs::remove_dir_all(run_dir(&self.0));

@@ -1,5 +1,5 @@
-//! Firewall rules of the kernel, which accelerated connections would bypass. By default the service
-//! (`tidelaned`) does not start on an interface to which a firewall rule applies.
+//! Firewall rules of the kernel. Accelerated connections would bypass these rules. By default, the
+//! service (`tidelaned`) therefore does not start on an interface to which a firewall rule applies.
 //!
 //! An accelerated program runs under `tidelane run`: the service carries its TCP connections
 //! instead of the kernel.
@@ -17,18 +17,19 @@ fn in_server(wire: &Wire, command: &str) -> Result<(), Stop> {
         .map(drop)
 }
 
-/// Runs `tidelane up` and returns its error. Fails if the service starts.
+/// Runs `tidelane up` with an empty configuration, and returns its error. Fails if the service
+/// starts.
 fn refusal(wire: &Wire) -> Result<String, Stop> {
     match wire.configured_service("", &[]) {
-        Ok(_) => Err(Stop::Fail("it started".to_owned())),
+        Ok(_) => Err(Stop::Fail("the service started".to_owned())),
         Err(Stop::Fail(text)) => Ok(text),
         Err(skip) => Err(skip),
     }
 }
 
-/// `tidelane up` refuses to start beside a tc filter, or beside an nftables chain with a hook, and
-/// names the filter or the chain. With the option `--firewall bypass`, or with this mode in the
-/// configuration, the service starts.
+/// If the interface has a tc filter, or if there is an nftables chain with a hook, `tidelane up`
+/// names the filter or the chain and does not start the service. With the option
+/// `--firewall bypass`, or with the mode `bypass` in the configuration, the service starts.
 pub fn up_names_the_rules_that_would_be_bypassed() -> Outcome {
     tools::require_tools(&["tc", "nft"])?;
     let wire = Wire::new()?;
@@ -69,7 +70,7 @@ pub fn up_names_the_rules_that_would_be_bypassed() -> Outcome {
         let shown = shown.args(&line).run(SHORT)?;
         ensure!(
             shown.stderr.contains(chain),
-            "{command} does not name it: {shown}"
+            "{command} does not name the chain: {shown}"
         );
     }
     Ok(())
@@ -84,7 +85,11 @@ pub fn rules_that_appear_later_are_named() -> Outcome {
     let bypassed = || -> Result<String, Stop> {
         Ok(service.ask("status")?["firewall"]["bypassed"].to_string())
     };
-    ensure!(bypassed()? == "[]", "at first: {}", bypassed()?);
+    ensure!(
+        bypassed()? == "[]",
+        "the status has rules at first: {}",
+        bypassed()?
+    );
     in_server(&wire, "nft add table inet late")?;
     in_server(
         &wire,

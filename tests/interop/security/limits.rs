@@ -22,7 +22,7 @@ struct Others {
 }
 
 impl Others {
-    /// Starts an accelerated echo server and a client with eight connections.
+    /// Starts an accelerated echo server, and a client on the kernel with eight connections to it.
     fn start(wire: &Wire, service: &Service) -> Result<Self, Stop> {
         let _server = echo_server(wire, Some(service), 7000)?;
         let client = echo_client(wire, Side::Client, 7000)?.args("--connections 8 --seconds 60");
@@ -43,7 +43,7 @@ impl Others {
         check_load(&client.accelerated(service).run(SHORT)?.json()?)
     }
 
-    /// Ends the client. Fails if one of its connections failed.
+    /// Ends the client. Fails if one of its connections failed, or if no request succeeded.
     fn check(self) -> Outcome {
         let ended = self
             .client
@@ -52,8 +52,8 @@ impl Others {
     }
 }
 
-/// Returns the amount of `resource` that the user `uid` has, and the number of refused requests for
-/// it.
+/// Returns the amount of `resource` that the user `uid` has, and the number of the user's refused
+/// requests for this resource.
 fn usage_and_refusals(service: &Service, uid: u64, resource: &str) -> Result<(u64, u64), Stop> {
     let answer = service.ask("users")?;
     let users = answer["users"].as_array().cloned().unwrap_or_default();
@@ -66,7 +66,8 @@ fn usage_and_refusals(service: &Service, uid: u64, resource: &str) -> Result<(u6
 /// User id of the attacker.
 const NOBODY: u64 = 65_534;
 
-/// The attacker makes idle registrations up to its limit. A new program of root can register.
+/// The attacker makes idle registrations (sessions of programs with the service) up to its limit. A
+/// new program of root can still register.
 pub fn idle_registrations_shut_nobody_out() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -109,9 +110,10 @@ pub fn silent_registrations_end() -> Outcome {
     Ok(())
 }
 
-/// The attacker repeats five kinds of requests in turn, each as fast as it can. The growth of the
-/// service's memory stays within its limit, and the service serves a new program of root meanwhile.
-/// At the attacker's end, resources of six kinds are freed.
+/// The attacker repeats one kind of request after another for three seconds each, as fast as it
+/// can. For each of the five kinds, the service's memory grows by at most [`GROWTH_KIB_MAX`], and
+/// the service serves a new program of root meanwhile. After the attacker's end, the attacker's
+/// resources of six kinds are freed.
 pub fn one_program_does_not_grow_the_service() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -161,7 +163,8 @@ pub fn limits_are_as_configured() -> Outcome {
         service.has_listener(7000)?,
         "the first listener is the kernel's"
     );
-    // The kernel's socket listens before the service has answered.
+    // Without a service argument, `start_server` waits only for the kernel's socket. The service
+    // may answer later.
     let expected = Value::from("limit: listeners of user 0 (1)");
     tools::wait_until(SHORT, "the second listener's reason", || {
         let sockets = service.sockets()?;
@@ -181,8 +184,8 @@ pub fn limits_are_as_configured() -> Outcome {
     check_load(&client.run(SHORT)?.json()?)
 }
 
-/// The service ends the session of a program that does not read the service's answers, before the
-/// program has sent 250 requests.
+/// A program sends requests, and does not read the service's answers. The service ends the session
+/// of this program before the program has sent 250 requests.
 pub fn unread_answers_end_a_session() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -195,7 +198,7 @@ pub fn unread_answers_end_a_session() -> Outcome {
 }
 
 /// `net.core.somaxconn` limits the backlog of an accelerated listener, as on the kernel. The accept
-/// queue has room for one connection more.
+/// queue has room for one connection more than the backlog.
 pub fn a_backlog_is_no_longer_than_somaxconn() -> Outcome {
     let wire = Wire::new()?;
     wire.sysctl(Side::Server, "net.core.somaxconn", "3")?;
@@ -217,7 +220,7 @@ pub fn a_backlog_is_no_longer_than_somaxconn() -> Outcome {
     let counters = service.counters()?;
     ensure!(
         counters["passive_opens"] == 4,
-        "not one more than somaxconn: {counters}"
+        "passive_opens is not somaxconn + 1: {counters}"
     );
     Ok(())
 }

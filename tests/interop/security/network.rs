@@ -1,5 +1,6 @@
-//! A host on the link forges IP addresses and MAC addresses. The forged packets get no data from
-//! the service (`tidelaned`) or from the kernel.
+//! A host on the link forges IP addresses and MAC addresses. Neither the service (`tidelaned`) nor
+//! the kernel sends data in answer to the forged packets, unless the kernel's neighbour table has
+//! the forged MAC address.
 //!
 //! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
 //! accelerated program runs under `tidelane run`: the service carries its TCP connections instead
@@ -26,7 +27,7 @@ const SPOOFED_MAC: &str = "02:00:00:00:00:66";
 /// A MAC address that no host has.
 const UNUSED_MAC: &str = "02:00:00:00:00:99";
 
-/// Source addresses that no packet on the link can have: loopback, the server's own addresses,
+/// Source addresses that no valid packet on the link has: loopback, the server's own addresses,
 /// addresses of the subnet behind the server's other interface, broadcast and multicast addresses,
 /// and "this network" (RFC 1122 §3.2.1.3).
 const MARTIANS: [&str; 15] = [
@@ -129,12 +130,12 @@ impl Scene {
     }
 }
 
-/// Returns the counter `name`, or 0 if there is none.
+/// Returns the counter `name`, or 0 if there is no such counter.
 fn counter(counters: &Value, name: &str) -> u64 {
     counters[name].as_u64().unwrap_or(0)
 }
 
-/// A SYN from an impossible source address gets no answer, from the service or from the kernel.
+/// Neither the service nor the kernel answers a SYN from an impossible source address.
 pub fn martians_get_no_answer() -> Outcome {
     let mut scene = Scene::new()?;
     let _accelerated = echo_server(&scene.wire, Some(&scene.service), ACCELERATED_PORT)?;
@@ -155,8 +156,8 @@ pub fn martians_get_no_answer() -> Outcome {
     Ok(())
 }
 
-/// A SYN in a frame to another MAC address, to broadcast or to a multicast address gets no answer.
-/// A veth interface receives each of these frames.
+/// A SYN gets no answer if the destination of its frame is another host's MAC address, the
+/// broadcast address or a multicast address. A veth interface receives each of these frames.
 pub fn frames_for_others_are_not_taken() -> Outcome {
     let mut scene = Scene::new()?;
     let _accelerated = echo_server(&scene.wire, Some(&scene.service), ACCELERATED_PORT)?;
@@ -174,9 +175,10 @@ pub fn frames_for_others_are_not_taken() -> Outcome {
 }
 
 /// After the handshake, the service sends to the MAC address that the kernel has resolved, not to
-/// the source MAC address of a received frame. A host whose MAC address is not in the neighbour
-/// table therefore gets no data. If the kernel has an entry already, the SYN-ACK, too, goes to the
-/// MAC address of the entry. The service uses permanent entries, and does not change them.
+/// the source MAC address of a received frame. A host whose MAC address is not in the kernel's
+/// neighbour table therefore gets no data. If the table already has an entry for the IP address,
+/// the SYN-ACK, too, goes to the MAC address of the entry. The service uses permanent entries, and
+/// does not change them.
 pub fn only_the_resolved_neighbour_is_sent_to() -> Outcome {
     let mut scene = Scene::new()?;
     let _accelerated = echo_server(&scene.wire, Some(&scene.service), ACCELERATED_PORT)?;

@@ -1,4 +1,4 @@
-//! A service (`tidelaned`) in a PID namespace serves programs outside of this namespace.
+//! A service (`tidelaned`) in its own PID namespace serves programs outside of this namespace.
 //!
 //! An accelerated program runs under `tidelane run`: the service carries its TCP connections
 //! instead of the kernel.
@@ -18,8 +18,8 @@ use crate::{
 };
 
 /// The service runs in a new PID namespace, as in a container. A program outside the namespace is
-/// accelerated, although the service cannot know its process id. The service frees the program's
-/// resources when the program is killed.
+/// accelerated, although the service cannot know the program's process id. When the program is
+/// killed, the service frees the program's resources.
 pub fn a_program_outside_is_served_and_freed() -> Outcome {
     require_tools(&["unshare"])?;
     let wire = Wire::new()?;
@@ -57,13 +57,13 @@ pub fn a_program_outside_is_served_and_freed() -> Outcome {
         tools::wait_until(SHORT, "the dead program's sockets to go", || {
             Ok(service.sockets()?.is_empty())
         })?;
-        // The signal ends the client even if it has not read the resets yet.
+        // SIGTERM ends the client even if the client has not read the resets yet, so wait first.
         thread::sleep(Duration::from_millis(200));
         let line = client.signal_and_wait(Signal::TERM, SHORT)?.json()?;
         let error = line["first_error"].as_str().unwrap_or_default();
-        ensure!(error.contains("reset"), "the peers saw {line}");
+        ensure!(error.contains("reset"), "the client saw no reset: {line}");
     }
-    // A killed server without connections leaves no descriptors either.
+    // A server that is killed when all its connections are closed leaves no descriptors either.
     let server = echo_server(&wire, Some(&service), 7000)?;
     check_load(
         &echo_client(&wire, Side::Client, 7000)?

@@ -1,6 +1,6 @@
 //! Claims of ports. A program that claims a port makes the service (`tidelaned`) take the packets
-//! of this port. A claim needs a socket to which the kernel has given the port, and must not harm
-//! other users.
+//! of this port. The program must pass a socket that the kernel has bound to the port. A claim must
+//! not harm other users.
 //!
 //! An accelerated program runs under `tidelane run`: the service carries its TCP connections
 //! instead of the kernel.
@@ -43,8 +43,8 @@ fn claims(service: &Service) -> Result<u64, Stop> {
     Ok(service.counters()?["claims"].as_u64().unwrap_or(0))
 }
 
-/// Fails unless root's echo server on `port` serves four clients. The clients verify the echo, so a
-/// client of the attacker's server fails.
+/// Fails unless root's echo server on `port` serves a client with four connections. The client
+/// verifies the echo, and therefore fails if it reaches the attacker's server.
 fn check_server_of_root(wire: &Wire, port: u16) -> Outcome {
     let client = echo_client(wire, Side::Client, port)?.args("--connections 4 --seconds 0.3");
     check_load(&client.run(SHORT)?.json()?)
@@ -80,8 +80,9 @@ pub fn a_socket_of_another_interface_gives_no_claim() -> Outcome {
     Ok(())
 }
 
-/// The attacker reserves a port with SO_REUSEADDR, and root's server listens on the same port.
-/// Clients reach root's server in spite of the reservation.
+/// The attacker reserves a port (claims the port for a socket that does not listen). The socket has
+/// SO_REUSEADDR, and root's server then listens on the same port. Clients reach root's server in
+/// spite of the reservation.
 pub fn a_reservation_takes_nothing_from_a_listener() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -121,9 +122,9 @@ pub fn a_claim_holds_the_port_after_its_socket_is_closed() -> Outcome {
 }
 
 /// The attacker repeatedly binds a socket, reserves its port in the service by a RESERVE message,
-/// and closes the socket. The attacker gets no more ports than its limit, the service's admin
-/// socket answers in time, and the kernel still has ephemeral ports for other connections. All
-/// claims end with the attacker.
+/// and closes the socket. The attacker gets no more ports than [`PORTS_PER_USER`], the service's
+/// admin socket answers in time, and the kernel still has ephemeral ports for other connections.
+/// All claims end with the attacker.
 pub fn a_loop_of_reservations_ends_at_the_users_share() -> Outcome {
     let wire = Wire::new()?;
     let everybody = "[access]\nnamespaces = ['*']\nusers = ['*']\n";
@@ -150,7 +151,7 @@ pub fn a_loop_of_reservations_ends_at_the_users_share() -> Outcome {
     check_load(&local.run(SHORT)?.json()?)?;
     let finished = attack.wait(LONG)?.success()?;
     tools::wait_until(SHORT, "the end of all claims", || Ok(ask()? == 0))?;
-    ensure!(most == PORTS_PER_USER, "{most} claims at once");
+    ensure!(most == PORTS_PER_USER, "{most} claims at the same time");
     let line = lines(&finished)?.into_iter().next().unwrap_or_default();
     let obtained = line["obtained"].as_u64();
     ensure!(
@@ -175,7 +176,7 @@ fn echo_server_of_the_client(wire: &Wire) -> Result<Running, Stop> {
 }
 
 /// The attacker cannot bind a port below 1024, because the kernel checks the privilege. Root's
-/// accelerated server on such a port is not disturbed.
+/// accelerated server on this port continues to serve.
 pub fn each_user_has_the_ports_that_the_kernel_gives() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

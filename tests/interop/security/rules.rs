@@ -1,5 +1,5 @@
-//! The rules in the configuration of the service (`tidelaned`), which accept, refuse or drop
-//! connections.
+//! The rules in the configuration of the service (`tidelaned`). Each rule accepts, refuses or drops
+//! connections. If no rule matches a connection, the default decides.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,13 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Returns a configuration with these rules that admits all users.
+/// Returns a configuration that has the rules `rules` and admits all users.
 pub fn config(rules: &str) -> String {
     format!("{rules}\n[access]\nusers = ['*']\n")
 }
 
-/// Reloads the service with these rules. Fails if the service rejects them.
+/// Makes the service reload its configuration, with the rules `rules`. Fails if the service rejects
+/// the rules.
 pub fn reload(service: &Service, rules: &str) -> Outcome {
     match service.reload(&config(rules))? {
         Ok(()) => Ok(()),
@@ -35,13 +36,13 @@ pub fn curl_status(wire: &Wire, url: &str) -> Result<Option<i32>, Stop> {
     Ok(curl.arg(url).finish(SHORT)?.status.code())
 }
 
-/// Gets a file of nginx with curl. Returns the same as [`curl_status`].
+/// Gets a file from nginx with curl. Returns curl's exit status ([`curl_status`]).
 fn curl(wire: &Wire) -> Result<Option<i32>, Stop> {
     curl_status(wire, &format!("http://{SERVER}/64"))
 }
 
-/// Returns the number of connections that each rule has decided. The last number is that of the
-/// default.
+/// Returns the number of connections that each rule has decided, and at the end of the list the
+/// number that the default has decided.
 fn hits(service: &Service) -> Result<Vec<u64>, Stop> {
     let rules = service.ask("rules")?["rules"].take();
     let rules = rules.as_array().cloned().unwrap_or_default();
@@ -51,8 +52,8 @@ fn hits(service: &Service) -> Result<Vec<u64>, Stop> {
         .collect())
 }
 
-/// Rules accept, refuse or drop arriving connections, by the local port, the peer's prefix, and the
-/// user of the server. A rule with direction `out` does not affect them.
+/// Rules accept, refuse or drop arriving connections by the local port, the peer's prefix and the
+/// user of the server. A rule with direction `out` does not affect arriving connections.
 pub fn clients_are_accepted_refused_and_dropped() -> Outcome {
     let wire = Wire::new()?;
     let refused = "[[rule]]\naction = 'refuse'\ndirection = 'in'\nlocal_port = 80\n";
@@ -95,7 +96,8 @@ pub fn clients_are_accepted_refused_and_dropped() -> Outcome {
     Ok(())
 }
 
-/// A rule with direction `out` refuses the connects of programs at once, or leaves them without an
+/// A rule with direction `out` applies to connections that programs open. With the action `refuse`,
+/// the connect of a program fails within three seconds. With the action `drop`, the connect gets no
 /// answer. A rule for another user has no effect.
 pub fn programs_are_refused_and_left_waiting() -> Outcome {
     let wire = Wire::new()?;
@@ -116,7 +118,7 @@ pub fn programs_are_refused_and_left_waiting() -> Outcome {
             .args("bash -c");
         client.arg(script).accelerated(&service).finish(SHORT)
     };
-    ensure!(connect("5")?.status.success(), "without rules");
+    ensure!(connect("5")?.status.success(), "failed without rules");
     let out =
         |action| format!("[[rule]]\naction = '{action}'\ndirection = 'out'\npeer_port = 7000");
     reload(&service, &out("refuse"))?;
@@ -138,11 +140,11 @@ pub fn programs_are_refused_and_left_waiting() -> Outcome {
         &service,
         "[[rule]]\naction = 'refuse'\ndirection = 'out'\nuser = 65534",
     )?;
-    ensure!(connect("5")?.status.success(), "the rule is another user's");
+    ensure!(connect("5")?.status.success(), "another user's rule acted");
     Ok(())
 }
 
-/// New rules apply to open connections, also to a connection between two programs that use the
+/// New rules apply to existing connections, also to a connection between two programs that use the
 /// service. The service resets a connection that the new rules refuse. Other connections continue.
 /// Invalid rules have no effect.
 pub fn new_rules_look_at_connections_that_are_open() -> Outcome {

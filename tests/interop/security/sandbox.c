@@ -3,7 +3,7 @@
 //
 //   sandbox MOUNT-POINT NAME PROGRAM ARGS...
 //
-// The cgroup2 hierarchy is mounted at MOUNT-POINT. NAME is the path of the new cgroup below
+// sandbox mounts the cgroup2 hierarchy at MOUNT-POINT. NAME is the path of the new cgroup below
 // MOUNT-POINT.
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +26,8 @@ static void must(int good, const char *what) {
 
 int main(int argc, char **argv) {
     must(argc > 3, "usage");
-    // `ip netns exec` makes a mount namespace in which the cgroup2 hierarchy is not mounted.
+    // The tests start this program by `ip netns exec`, which makes a mount namespace in which the
+    // cgroup2 hierarchy is not mounted.
     must(mkdir(argv[1], 0755) == 0 || errno == EEXIST, "mkdir");
     must(mount("none", argv[1], "cgroup2", 0, NULL) == 0, "mount");
     char path[4096];
@@ -34,6 +35,7 @@ int main(int argc, char **argv) {
     must(mkdir(path, 0755) == 0 || errno == EEXIST, "mkdir");
     int group = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     must(group >= 0, "open");
+    // The instructions return 1, which passes the packet.
     struct bpf_insn code[] = {
         {.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = BPF_REG_0, .imm = 1},
         {.code = BPF_JMP | BPF_EXIT},

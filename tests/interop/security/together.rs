@@ -9,8 +9,8 @@ use tidelane_tests::{Outcome, Program, Running, Side, Wire, ensure, tools, wire:
 use super::{Origin, attacker, lines};
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Number of descriptors that the service may have at the end in addition to its first descriptors,
-/// because of the echo server.
+/// Maximum difference between the numbers of the service's descriptors at the end and at the start
+/// of the test. At the end, the service still needs descriptors for the echo server.
 const KEPT_MAX: usize = 8;
 /// The attacks that `tidelane-attacker barrage` runs at the same time.
 const ATTACKS: [&str; 6] = [
@@ -22,18 +22,19 @@ const ATTACKS: [&str; 6] = [
     "scribbling",
 ];
 
-/// Returns the duration of each measurement in seconds: TIDELANE_BARRAGE, or 4.
+/// Returns the duration in seconds of each measurement except the last one, which follows the
+/// attacks. The duration is TIDELANE_BARRAGE, or 4 if this variable is not set.
 fn seconds() -> u64 {
     tools::env_number("TIDELANE_BARRAGE", 4)
 }
 
-/// Two attackers run `barrage` and `linger` at the same time. The connections of another user have
-/// no error, and the service frees the attackers' descriptors.
+/// One attacker runs `barrage`, and another runs `linger` at the same time. The connections of
+/// another user have no error, and the service frees the attackers' descriptors.
 ///
 /// The output has the latencies of the other user's requests: without an attack, beside threads
-/// that only use CPU time, during the attacks, and afterwards. The service has CPU 1. The attackers
-/// share CPU 0 with the other user's client, but run in SCHED_IDLE, so that they take no CPU time
-/// from the client. A difference in latency is therefore an effect of the service. If the
+/// that only use CPU time, during the attacks, and after the attacks. The service has CPU 1. The
+/// attackers share CPU 0 with the other user's client, but run in SCHED_IDLE, so that they take no
+/// CPU time from the client. A difference in latency is therefore an effect of the service. If the
 /// environment variable `TIDELANE_BARRAGE_ORDINARY` is set, the attackers have the usual priority.
 pub fn attacks_at_once_take_nothing_from_others() -> Outcome {
     let wire = Wire::new()?;
@@ -70,7 +71,8 @@ pub fn attacks_at_once_take_nothing_from_others() -> Outcome {
     Ok(())
 }
 
-/// Binds an attacker to CPU 0, the CPU of the other user's client, with low priority by default.
+/// Binds an attacker to CPU 0, the CPU of the other user's client. Puts the attacker into
+/// SCHED_IDLE unless TIDELANE_BARRAGE_ORDINARY is set.
 fn on_cpu0_idle(attacker: Program) -> Program {
     let attacker = attacker.cpus("0");
     match env::var_os("TIDELANE_BARRAGE_ORDINARY") {

@@ -1,5 +1,5 @@
-//! While the service (`tidelaned`) cannot run, the demux passes packets to the kernel. The demux is
-//! the XDP program that otherwise passes the packets of accelerated ports to the service.
+//! While the service (`tidelaned`) is stopped, the demux leaves new connections to the kernel. The
+//! demux is the XDP program that otherwise passes the packets of accelerated ports to the service.
 //!
 //! An accelerated program runs under `tidelane run`: the service carries its TCP connections
 //! instead of the kernel.
@@ -45,8 +45,8 @@ pub fn a_stopped_service_leaves_new_connections_to_the_kernel() -> Outcome {
     let probe = wire.program(Side::Client, "timeout").args("5 bash -c");
     let probe = probe.arg("exec 3<>/dev/tcp/10.77.0.1/7000").finish(SHORT)?;
     let took = start.elapsed();
-    // Meanwhile the client retransmits segments of the accelerated connections, which the kernel
-    // must ignore.
+    // Meanwhile the client retransmits segments of the accelerated connections. The kernel must not
+    // answer these segments, because its answer would be a reset.
     thread::sleep(KERNEL_WITHIN);
     // Continue the service before any check can fail: a stopped service cannot be shut down.
     send_signal(service.pid(), Signal::CONT)?;
@@ -79,8 +79,9 @@ pub fn a_stopped_service_leaves_new_connections_to_the_kernel() -> Outcome {
     Ok(())
 }
 
-/// An idle service sleeps, and during this time sends the demux no heartbeat, for longer than a
-/// busy service may. The demux passes the next frame to the service nevertheless.
+/// A working service writes heartbeats for the demux. After 0.8 s without a heartbeat, the demux
+/// leaves new connections to the kernel. An idle service sleeps and writes no heartbeats, here for
+/// 1.5 s. The demux nevertheless passes the next frame to the service.
 pub fn a_service_that_slept_has_the_next_frame() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -96,14 +97,15 @@ pub fn a_service_that_slept_has_the_next_frame() -> Outcome {
     Ok(())
 }
 
-/// A program of another session (`setsid`) that never sleeps takes the CPU of a core, which is a
-/// packet-processing thread of the service. The service gives the core real-time priority over the
-/// program for a while, so that the core serves its connections.
+/// A core, which is a packet-processing thread of the service, shares its CPU with a program that
+/// never sleeps and runs in another session (`setsid`). The service gives the core real-time
+/// priority over the program for a while, so that the core serves its connections.
 pub fn a_core_has_precedence_over_a_busy_program() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service_with(Side::Server, &["--cores", "0"])?;
     let _server = echo_server(&wire, Some(&service), 7000)?;
-    // The loop ends when its parent, which this test ends, is gone.
+    // The loop ends when the parent process of the shell is gone, so that no loop outlives the
+    // test.
     let endless = "while [ -d /proc/$PPID ]; do :; done";
     let busy = wire.program(Side::Server, "setsid").cpus("0");
     let busy = busy.args("--wait sh -c").arg(endless).spawn()?;
@@ -119,7 +121,7 @@ pub fn a_core_has_precedence_over_a_busy_program() -> Outcome {
         Ok(core_policy(service.pid())? == SCHED_RR)
     })?;
     check_load(&load.wait(SHORT)?.success()?.json()?)?;
-    ensure!(boosts()? > before, "the watchdog counts no boost");
+    ensure!(boosts()? > before, "the service counts no boost");
     tools::wait_until(SHORT, "a core that is not in the real-time class", || {
         Ok(core_policy(service.pid())? != SCHED_RR)
     })?;
@@ -131,7 +133,7 @@ pub fn a_core_has_precedence_over_a_busy_program() -> Outcome {
 /// The number of the scheduling class SCHED_RR in `/proc/PID/task/TID/stat`.
 const SCHED_RR: u32 = 2;
 
-/// Returns the scheduling class of the first core of the service with this process id.
+/// Returns the scheduling class of the first core of the service whose process id is `service`.
 fn core_policy(service: u32) -> Result<u32, Stop> {
     for task in fs::read_dir(format!("/proc/{service}/task"))? {
         let stat = fs::read_to_string(task?.path().join("stat"))?;

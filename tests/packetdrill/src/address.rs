@@ -1,4 +1,5 @@
-//! Conversion of `struct sockaddr_in` and `struct sockaddr_in6` to endpoints and back.
+//! Conversion of `struct sockaddr_in` and `struct sockaddr_in6` to endpoints and back. An endpoint
+//! is an IP address and a port.
 
 use tidelane_engine::{Endpoint, IpAddress};
 
@@ -20,8 +21,8 @@ pub enum Address {
 
 /// Parses a socket address structure.
 ///
-/// Fails with EINVAL if `bytes` is too short for its family, and with EAFNOSUPPORT if the family
-/// is not an IP family.
+/// Fails with EINVAL if `bytes` is too short for its family, and with EAFNOSUPPORT if the family is
+/// neither an IP family nor `AF_UNSPEC`.
 pub fn parse(bytes: &[u8]) -> CallResult<Address> {
     let family = bytes.first_chunk().ok_or(Errno::INVAL)?;
     let port = |at: &[u8]| Ok(u16::from_be_bytes(*at.first_chunk().ok_or(Errno::INVAL)?));
@@ -42,8 +43,9 @@ pub fn parse(bytes: &[u8]) -> CallResult<Address> {
     }
 }
 
-/// Returns `end` as the socket address structure of `domain`, `AF_INET` or `AF_INET6`. With
-/// `AF_INET6`, an IPv4 address has its IPv4-mapped form.
+/// Returns `end` as the socket address structure of `domain`, which is `AF_INET` or `AF_INET6`.
+/// With `AF_INET`, `end` must have an IPv4 address. With `AF_INET6`, an IPv4 address has its
+/// IPv4-mapped form.
 pub fn emit(end: Endpoint, domain: i32) -> Vec<u8> {
     let mut bytes = (domain as u16).to_ne_bytes().to_vec();
     bytes.extend(end.port.to_be_bytes());

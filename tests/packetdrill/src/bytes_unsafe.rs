@@ -24,8 +24,8 @@ use crate::{
 /// The `userdata` pointer of the interface, which points to the [`Shared`] stack.
 type User = *mut c_void;
 
-/// Largest number of page fragments in a Linux skb (MAX_SKB_FRAGS), which bounds the I/O vectors
-/// that one skb can reference for a zero-copy write.
+/// Maximum number of page fragments in a Linux skb (MAX_SKB_FRAGS), and therefore of the I/O
+/// vectors that one skb can reference for a zero-copy write.
 const PARTS_MAX: usize = 17;
 
 /// Receives bytes and scatters them over the I/O vectors `parts`.
@@ -57,10 +57,12 @@ unsafe fn transmit(shared: &Shared, fd: Fd, parts: &[iovec], flags: c_int) -> Ca
     unsafe { transmit_to(shared, fd, parts, flags, None) }
 }
 
-/// Gathers the I/O vectors `parts` and sends their bytes. `to` is the destination of MSG_FASTOPEN.
+/// Gathers the I/O vectors `parts` and sends their bytes. With MSG_FASTOPEN, `to` is the
+/// destination.
 ///
-/// A zero-copy write of more than [`PARTS_MAX`] parts is sent as several records, because Linux
-/// starts a new skb after that many page fragments.
+/// A zero-copy write of more than [`PARTS_MAX`] parts is sent as several records (as if by several
+/// writes with MSG_EOR), because Linux starts a new skb after this number of page fragments. A
+/// write is zero-copy if it has MSG_ZEROCOPY and the socket has SO_ZEROCOPY.
 ///
 /// # Safety
 ///
@@ -122,8 +124,8 @@ const fn part(base: *mut c_void, len: usize) -> iovec {
     }
 }
 
-// SAFETY (of all functions below): packetdrill passes the `userdata` of the interface, and the
-// pointers that the system call of the same name takes.
+// SAFETY (of all `extern "C"` functions below): packetdrill passes the `userdata` of the interface,
+// and the pointers that the system call with the name of the function takes.
 
 pub unsafe extern "C" fn read(user: User, fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: by the contract above.
@@ -212,7 +214,8 @@ pub unsafe extern "C" fn recvmsg(
     }
 }
 
-/// Writes control messages and `flags` to `message`. Sets MSG_CTRUNC if the messages do not fit.
+/// Writes the control messages `control` to the control buffer of `message`, and sets the flags of
+/// `message` to `flags`. Sets MSG_CTRUNC if the control messages do not fit.
 ///
 /// # Safety
 ///
@@ -288,8 +291,8 @@ pub unsafe extern "C" fn sendto(
     }
 }
 
-/// Returns the destination address if `flags` has MSG_FASTOPEN. Without MSG_FASTOPEN the address
-/// is ignored, as Linux ignores it for a connected TCP socket.
+/// Returns the address at `to` if `to` is not null and `flags` has MSG_FASTOPEN. Without
+/// MSG_FASTOPEN the address is ignored, as Linux ignores it for a connected TCP socket.
 ///
 /// # Safety
 ///

@@ -14,25 +14,25 @@ use crate::{
     stack::Fd,
 };
 
-/// The stack of the interface that was made last. The preloaded libc functions use this stack,
-/// because libc's signatures have no `userdata` argument.
+/// The stack of the interface that was made most recently. The preloaded libc functions use this
+/// stack, because libc's signatures have no `userdata` argument.
 static LOADED: Mutex<Option<Arc<Shared>>> = Mutex::new(None);
 
-/// Returns the stack of the interface that was made last, or `None` if that interface was freed or
-/// no interface was made.
+/// Returns the stack of the interface that was made most recently. Returns `None` if this interface
+/// was freed, or if no interface was made.
 pub fn loaded() -> Option<Arc<Shared>> {
     let loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     loaded.clone()
 }
 
-/// Makes [`loaded`] return this stack, and returns a `userdata` for it.
+/// Makes [`loaded`] return `shared`, and returns a `userdata` pointer to `shared`.
 pub fn load(shared: Arc<Shared>) -> *mut c_void {
     *LOADED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&shared));
     Arc::into_raw(shared).cast_mut().cast()
 }
 
-/// Drops the reference that [`load`] made. [`loaded`] then does not return this stack. Descriptors
-/// stay open, because packetdrill closes them.
+/// Drops the reference that [`load`] made. If [`loaded`] returned this stack, [`loaded`] then
+/// returns `None`. Descriptors of the stack stay open, because packetdrill closes them.
 ///
 /// # Safety
 ///
@@ -71,7 +71,8 @@ pub fn return_value(result: CallResult<usize>) -> isize {
     }
 }
 
-/// Converts the result of a call without a value to 0, or sets `errno` and returns -1.
+/// Converts `result` to the return value of a C function. Success returns 0. An error sets `errno`
+/// and returns -1.
 pub fn return_status(result: CallResult<()>) -> c_int {
     return_value(result.map(|()| 0)) as c_int
 }
@@ -112,9 +113,9 @@ pub unsafe fn bytes_mut<'a>(pointer: *mut c_void, len: usize) -> &'a mut [u8] {
 
 /// Copies at most `*len` bytes of `value` to the caller's buffer `to`.
 ///
-/// Sets `*len` to the number of copied bytes, as `getsockopt` does. If `whole` is true, sets `*len`
-/// to the length of `value` even if `value` was truncated, as `accept` does for addresses. Does
-/// nothing if `to` or `len` is null.
+/// If `whole` is false, sets `*len` to the number of copied bytes, as `getsockopt` does. If `whole`
+/// is true, sets `*len` to the length of `value` even if `value` was truncated, as `accept` does
+/// for addresses. Does nothing if `to` or `len` is null.
 ///
 /// # Safety
 ///

@@ -1,7 +1,7 @@
 //! The socket calls that may block, such as `accept` and `recv`, with Rust types.
 //!
-//! A blocking call repeats an attempt on the stack until the attempt no longer fails with EAGAIN,
-//! or until the call's timeout.
+//! A blocking call repeats an attempt on the stack while the attempt fails with EAGAIN, but at most
+//! until the call's timeout.
 
 use tidelane_engine::{Duration, Endpoint};
 
@@ -19,7 +19,7 @@ use crate::{
 pub struct Polled {
     /// Descriptor to poll.
     pub fd: Fd,
-    /// Requested events.
+    /// Requested events, as `POLL*` bits.
     pub events: u32,
 }
 
@@ -32,14 +32,15 @@ enum Blocking {
     UpTo(Option<Duration>),
 }
 
-/// Converts a timeout in milliseconds. Negative values mean no limit.
+/// Converts a timeout in milliseconds. Returns `None`, which means no limit, for a negative value.
 pub fn timeout_ms(ms: i32) -> Option<Duration> {
     u64::try_from(ms).ok().map(Duration::from_millis)
 }
 
 impl Shared {
-    /// Returns how long a call on `fd` may block, from O_NONBLOCK, MSG_DONTWAIT, and SO_RCVTIMEO
-    /// or SO_SNDTIMEO. `receive` selects SO_RCVTIMEO.
+    /// Returns how long a call on `fd` may block. A call with O_NONBLOCK, or with MSG_DONTWAIT in
+    /// `flags`, may not block. The time limit of other calls is SO_RCVTIMEO if `receive` is true,
+    /// or else SO_SNDTIMEO.
     fn blocking_of(&self, fd: Fd, flags: i32, receive: bool) -> CallResult<Blocking> {
         self.call(|stack| {
             let socket = stack.socket(fd)?;
@@ -89,7 +90,8 @@ impl Shared {
         })
     }
 
-    /// Implements `connect(2)`. A `connect` that TCP_FASTOPEN_CONNECT defers succeeds at once.
+    /// Implements `connect(2)`. If TCP_FASTOPEN_CONNECT defers the SYN to the first write, the call
+    /// succeeds without blocking.
     pub fn connect(&self, fd: Fd, to: Endpoint) -> CallResult<()> {
         let blocking = self.blocking_of(fd, 0, false)?;
         self.call(|stack| stack.connect(fd, to))?;
@@ -105,8 +107,9 @@ impl Shared {
         })
     }
 
-    /// Implements `recv(2)` of at most `len` bytes. A blocking call waits for SO_RCVLOWAT bytes, or
-    /// with MSG_WAITALL for `len` bytes.
+    /// Implements `recv(2)` of at most `len` bytes. A blocking call with MSG_WAITALL waits for
+    /// `len` bytes. A blocking call without MSG_WAITALL waits for SO_RCVLOWAT bytes, but not for
+    /// more than `len`.
     pub fn recv(&self, fd: Fd, len: usize, flags: i32) -> CallResult<Received> {
         let blocking = self.blocking_of(fd, flags, true)?;
         let rcvlowat = self.call(|stack| Ok(stack.socket(fd)?.options.rcvlowat))? as usize;
@@ -140,8 +143,9 @@ impl Shared {
 
     /// Implements `sendto(2)`. The address `to` has an effect only with MSG_FASTOPEN, as on Linux.
     ///
-    /// If the call opens the connection (MSG_FASTOPEN or a deferred `connect`), the SYN carries as
-    /// many bytes as fit. A blocking call writes the rest after the handshake.
+    /// If the call opens the connection (with MSG_FASTOPEN, or after a `connect` that deferred the
+    /// SYN), the SYN carries as many bytes as fit. A blocking call writes the other bytes after the
+    /// handshake.
     pub fn send_to(
         &self,
         fd: Fd,
@@ -177,7 +181,7 @@ impl Shared {
     }
 
     /// Implements `send(2)`. Returns the number of written bytes. A blocking call writes all bytes,
-    /// unless an error or the timeout ends it.
+    /// unless an error or the timeout ends the call.
     pub fn send(&self, fd: Fd, bytes: &[u8], flags: i32) -> CallResult<usize> {
         let blocking = self.blocking_of(fd, flags, false)?;
         self.call(|stack| stack.more_to_come(fd, flags & libc::MSG_MORE != 0))?;
@@ -250,8 +254,8 @@ impl Shared {
 }
 
 impl Stack {
-    /// Corks the flow before a write with MSG_MORE (`more`), and uncorks it before the next write
-    /// without MSG_MORE.
+    /// Corks the flow (makes it send full segments only) before a write with MSG_MORE, and uncorks
+    /// the flow before the next write without MSG_MORE. `more` is true if the write has MSG_MORE.
     pub fn more_to_come(&mut self, fd: Fd, more: bool) -> CallResult<()> {
         let mut options = self.socket(fd)?.options.engine;
         let Some(id) = self.flow_of(fd)? else {
@@ -269,14 +273,15 @@ impl Stack {
             options.cork = true;
             self.drive(|engine, now, wire| engine.set_options(now, id, options, wire));
         } else {
-            // Do not end the batch, so that the corked bytes leave together with the next write.
+            // Segments leave at the end of a batch. Do not end the batch here, so that the corked
+            // bytes leave together with the bytes of the next write.
             self.call_in_batch(|engine, now, wire| engine.set_options(now, id, options, wire));
         }
         Ok(())
     }
 
-    /// Informs the error queue of `fd` that a write of `len` bytes is complete. `zero_copy` is true
-    /// if the write had MSG_ZEROCOPY.
+    /// Informs the error queue of `fd`, which reports the progress of writes, that a call has
+    /// written `len` bytes. `zero_copy` is true if the write had MSG_ZEROCOPY.
     fn on_written(&mut self, fd: Fd, len: usize, zero_copy: bool) {
         let id = self.flow_of(fd).ok().flatten();
         let head = id.and_then(|id| self.wire.written(id));

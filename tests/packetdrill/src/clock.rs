@@ -1,15 +1,17 @@
-//! The virtual clock of one script run.
+//! The virtual clock of one run of a packetdrill script.
 //!
-//! The clock advances on request, and by one microsecond at each reading. packetdrill reads the
-//! clock in a loop until a given time, so a clock that did not advance would hang the script.
+//! The clock advances on request, and by one microsecond at each call of
+//! [`VirtualClock::read_us`]. packetdrill (the program that runs the script) reads the clock in a
+//! loop until a given time, so a clock that did not advance would hang the script.
 
 use tidelane_engine::{Duration, Instant};
 
 /// Wall-clock time at the start, in microseconds since the Unix epoch: a day in November 2023.
 const EPOCH_US: u64 = 1_700_000_000_000_000;
-/// The engine's time at the start. The value is not zero, so that earlier instants exist.
+/// The time of the engine (Tidelane's TCP) at the start. The value is not zero, so that earlier
+/// instants exist.
 pub const START: Instant = Instant::from_secs(1000);
-/// Advance of the clock at each reading.
+/// Advance of the clock at each call of [`VirtualClock::read_us`].
 const READ: Duration = Duration::from_micros(1);
 
 /// The engine's time in one script run. [`wall_us`] converts an engine time to wall-clock time.
@@ -25,12 +27,12 @@ impl Default for VirtualClock {
 }
 
 impl VirtualClock {
-    /// Returns the time without advancing it.
+    /// Returns the time without advancing the clock.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// Advances to `to`, unless `to` lies in the past.
+    /// Advances the clock to `to`. Does nothing if `to` lies in the past.
     pub fn advance_to(&mut self, to: Instant) {
         self.now = self.now.max(to);
     }
@@ -43,7 +45,7 @@ impl VirtualClock {
     }
 }
 
-/// Converts `at` to microseconds since the Unix epoch.
+/// Converts `at` to microseconds since the Unix epoch. `at` must not lie before [`START`].
 pub fn wall_us(at: Instant) -> u64 {
     EPOCH_US + (at.as_micros() - START.as_micros())
 }

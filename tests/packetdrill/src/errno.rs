@@ -10,7 +10,7 @@ pub struct Errno(pub i32);
 pub type CallResult<T = usize> = Result<T, Errno>;
 
 impl Errno {
-    /// EAGAIN: the call would block. Blocking calls are repeated after this error.
+    /// EAGAIN: the call would block. After this error, a blocking call waits and tries again.
     pub const AGAIN: Self = Self(libc::EAGAIN);
     /// EBADF: the descriptor is not open.
     pub const BADF: Self = Self(libc::EBADF);
@@ -31,7 +31,8 @@ pub fn of_cause(cause: CloseCause) -> Option<Errno> {
     }))
 }
 
-/// Returns the error with which `connect` fails if the engine refuses to open a connection.
+/// Returns the error with which `connect` fails if the engine (Tidelane's TCP) refuses to open a
+/// connection.
 pub const fn errno_of_open(error: OpenError) -> Errno {
     Errno(match error {
         OpenError::InUse => libc::EADDRNOTAVAIL,

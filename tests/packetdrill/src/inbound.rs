@@ -10,6 +10,6 @@ pub const LINK: LinkId = LinkId(0);
 pub enum Inbound<'a> {
     /// A TCP segment, with its 4-tuple and ECN field.
     Segment(Arrival, Segment<'a>),
-    /// An ICMP error about a segment of this stack.
+    /// An ICMP error about a segment that this stack sent.
     Error(IcmpError),
 }

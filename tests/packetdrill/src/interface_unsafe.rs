@@ -1,5 +1,9 @@
-//! `packetdrill_interface_init`, and the functions of packetdrill's interface that open, connect,
-//! configure and close sockets, inject and take packets, and read and advance the clock.
+//! `packetdrill_interface_init`, which fills packetdrill's interface, and some functions of this
+//! interface.
+//!
+//! The interface is a table of C functions for a stack under test. The functions in this module
+//! open, connect, configure and close sockets, inject and take packets, and read and advance the
+//! clock.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_long, c_longlong, c_uint, c_ulong, c_void},
@@ -102,10 +106,10 @@ const _: () = {
     assert!(mem::size_of::<off_t>() == mem::size_of::<loff_t>());
 };
 
-/// Creates a stack and fills `interface` with its functions.
+/// Creates a stack, and fills `interface` with the functions and the `userdata` of this stack.
 ///
-/// packetdrill looks up this symbol in the library. `flags` is the value of `--so_flags`, or null.
-/// An invalid flag ends the process with status 1.
+/// packetdrill looks up this symbol in the library. `flags` is the value of packetdrill's option
+/// `--so_flags`, or null. An invalid flag ends the process with status 1.
 ///
 /// # Safety
 ///
@@ -295,7 +299,8 @@ unsafe extern "C" fn ioctl(user: User, fd: c_int, request: c_ulong, value: *mut 
 /// `ioctl` request that writes 1 if the next byte to read is the urgent byte, and otherwise 0
 /// (Linux's `sockios.h`).
 const SIOCATMARK: c_ulong = 0x8905;
-/// `ioctl` request for the number of written bytes that are not sent yet (Linux's `sockios.h`).
+/// `ioctl` request for the number of bytes that are written but not sent yet (Linux's
+/// `sockios.h`).
 const SIOCOUTQNSD: c_ulong = 0x894b;
 
 unsafe extern "C" fn getsockopt(

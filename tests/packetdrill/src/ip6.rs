@@ -1,4 +1,5 @@
-//! Parses and emits IPv6 packets. Extension headers are not supported, because no script has any.
+//! Parses and emits IPv6 packets. Extension headers are not supported, because no script uses an
+//! extension header.
 
 use tidelane_engine::{
     Arrival, Ecn, Endpoint, FlowKey, IcmpError, IcmpErrorKind, IpAddress, IpFields, SegmentOut,
@@ -52,7 +53,7 @@ fn header(bytes: &[u8]) -> Result<(Header, &[u8]), DropReason> {
 }
 
 /// Parses an IPv6 packet with a TCP segment or an ICMPv6 error. Checks the TCP checksum, but not
-/// the ICMPv6 checksum. [`crate::packet::parse`] calls this function, and parses IPv4 itself.
+/// the ICMPv6 checksum. [`crate::packet::parse`] calls this function for IPv6 packets.
 pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {
     let (header, rest) = header(bytes)?;
     let payload = rest.get(..header.len).ok_or(DropReason::Truncated)?;
@@ -77,7 +78,7 @@ pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {
     }
 }
 
-/// Parses an ICMPv6 error that quotes a segment of this stack (RFC 4443 §3).
+/// Parses an ICMPv6 error that quotes a segment that this stack sent (RFC 4443 §3).
 fn parse_error(icmp: &[u8]) -> Result<IcmpError, DropReason> {
     let (fixed, quote) = icmp.split_first_chunk::<8>().ok_or(DropReason::Truncated)?;
     let [kind, code, .., mtu_high, mtu_low] = *fixed;
@@ -107,11 +108,12 @@ fn parse_error(icmp: &[u8]) -> Result<IcmpError, DropReason> {
     Ok(IcmpError { kind, key, seq })
 }
 
-/// Returns the IPv6 packet with the TCP header `tcp` and `payload`. `out` is the same segment, and
-/// gives the addresses and the ECN field. `fields` has the DiffServ field and the hop limit.
+/// Returns the IPv6 packet with the TCP header `tcp` and `payload`. The addresses and the ECN field
+/// are those of `out`, the segment that `tcp` was made from. The DiffServ field and the hop limit
+/// are those of `fields`.
 ///
-/// Returns `None` if the segment exceeds 65,535 bytes. [`crate::packet::emit_with`] calls this
-/// function, and emits IPv4 itself.
+/// Returns `None` if the TCP header and the payload together exceed 65,535 bytes.
+/// [`crate::packet::emit_with`] calls this function for IPv6 addresses.
 pub fn emit(
     out: &SegmentOut,
     tcp: &SegmentHeader,

@@ -1,10 +1,11 @@
-//! Tidelane's TCP behind packetdrill's interface for stacks under test, in virtual time.
-//! packetdrill runs scripts of socket calls and packets, and checks the packets that a stack sends.
+//! A library with which packetdrill tests Tidelane's TCP in virtual time. packetdrill runs scripts
+//! of socket calls and packets, and checks the packets that a stack sends.
 //!
-//! packetdrill loads this crate as a shared library and drives it through C functions. The
-//! conformance scripts of this project use the same [`stack`] in process, without the C functions.
-//! `docs/design/packetdrill.md` describes the use of the library, the virtual clock and blocking
-//! calls. Only the modules ending in `_unsafe` contain unsafe code.
+//! packetdrill loads this crate as a shared library, and calls its C functions (packetdrill's
+//! interface for stacks under test). The conformance tests of this project link this crate instead,
+//! and call the same [`stack`] from Rust. `docs/design/packetdrill.md` describes the use of the
+//! library, the virtual clock and blocking calls. Only the modules whose names end in `_unsafe`
+//! contain unsafe code.
 
 pub mod address;
 mod bytes_unsafe;

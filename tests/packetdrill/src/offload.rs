@@ -1,22 +1,27 @@
 //! Segmentation offload (TSO): joins segments into the large packets that Linux would send.
 //!
 //! Scripts written for Linux expect the packets that Linux passes to a device with TSO, while the
-//! engine sends single segments. This module joins the segments of one batch by Linux's rules.
-//! [`Sizing::segments`] limits the number of segments in a packet to the full segments that leave
-//! in about one millisecond at the pacing rate. The sysctl `tcp_tso_rtt_log` adds bytes for flows
-//! with a short RTT. The sysctl `tcp_min_tso_segs` sets a least number, but half the congestion
-//! window has precedence.
+//! engine (Tidelane's TCP) sends single segments. This module joins the segments of one batch (a
+//! group of engine calls) by Linux's rules.
 //!
-//! [`TsoPacket::join`] compares the headers, the lengths and the stream positions of two packets.
-//! Its caller, `Wire::finish_batch`, also checks the end of the packet: a packet gets no further
-//! segment if it ends where an earlier packet or, in Linux, an skb of the send queue ended.
+//! [`Sizing::segments`] limits the number of segments in a packet. The limit is the number of full
+//! segments that leave in about one millisecond at the pacing rate. The sysctl `tcp_tso_rtt_log`
+//! raises the limit for flows (connections) with a short RTT. The limit is at least the sysctl
+//! `tcp_min_tso_segs`. However, the limit never exceeds half the congestion window, or one segment
+//! if half the congestion window is smaller.
+//!
+//! [`TsoPacket::join`] compares the headers, the lengths and the stream positions of two packets. A
+//! stream position is the number of a byte in the flow's sent data. The caller of
+//! [`TsoPacket::join`], `Wire::finish_batch`, also checks the end of the packet: a packet gets no
+//! further segment if the packet ends where an earlier packet ended, or where an skb of Linux's
+//! send queue would end.
 
 use tidelane_engine::{FlowInfo, SegmentOut, TcpFlags};
 
 /// Largest packet that Linux passes to the device, in bytes (GSO_MAX_SIZE).
 const GSO_MAX: u64 = 65_536;
-/// Linux's `sk_pacing_shift`: the pacing rate shifted right by this number gives the bytes of one
-/// packet. A shift by 10 is about one millisecond.
+/// Linux's `sk_pacing_shift`. The pacing rate in bytes per second, shifted right by this number,
+/// gives the number of bytes in one packet. A shift by 10 gives the bytes of about one millisecond.
 const PACING_SHIFT: u32 = 10;
 
 /// The settings that determine packet sizes. All but `offload` are sysctls.
@@ -24,9 +29,10 @@ const PACING_SHIFT: u32 = 10;
 pub struct Sizing {
     /// True if the device has segmentation offload.
     pub offload: bool,
-    /// `tcp_min_tso_segs`: least number of segments in a packet.
+    /// `tcp_min_tso_segs`: lower bound of the limit on the segments in a packet.
     pub segments_min: u32,
-    /// `tcp_tso_rtt_log`: flows with a short RTT get larger packets. 0 disables this rule.
+    /// `tcp_tso_rtt_log`: flows with a short RTT get larger packets. The extra length is
+    /// `GSO_MAX` bytes, halved for each 2^`rtt_log` µs of the minimum RTT. 0 disables this rule.
     pub rtt_log: u32,
     /// `tcp_pacing_ss_ratio`: pacing rate while cwnd is below half of ssthresh, in percent of cwnd
     /// per RTT.
@@ -37,8 +43,9 @@ pub struct Sizing {
 }
 
 impl Sizing {
-    /// Returns the largest number of segments in a packet of the flow `info`: Linux's
-    /// `tcp_tso_autosize`, limited to half the congestion window.
+    /// Returns the largest number of segments in a packet of the flow with the state `info`:
+    /// Linux's `tcp_tso_autosize`, limited to half the congestion window. The result is at least 1,
+    /// and is 1 without offload.
     pub fn segments(&self, info: &FlowInfo) -> u32 {
         if !self.offload {
             return 1;
@@ -60,7 +67,7 @@ impl Sizing {
 }
 
 /// Returns the pacing rate in bytes per second (Linux's `tcp_update_pacing_rate`). Returns
-/// `u64::MAX` without an RTT sample.
+/// `u64::MAX` before the first RTT sample.
 fn pacing_rate(sizing: &Sizing, info: &FlowInfo) -> u64 {
     let srtt_us = info.srtt.0 / 1000;
     if srtt_us == 0 {
@@ -77,8 +84,8 @@ fn pacing_rate(sizing: &Sizing, info: &FlowInfo) -> u64 {
 /// A packet of one or several consecutive segments, before it is encoded.
 #[derive(Clone, Debug)]
 pub struct TsoPacket {
-    /// Header of the packet. `payload_len` is the payload length of the first segment. Only the
-    /// last segment may be shorter.
+    /// Header of the packet. The field `payload_len` is the payload length of the first segment.
+    /// The last segment may be shorter, and all other segments have this length.
     pub out: SegmentOut,
     /// Payload of all segments.
     pub payload: Vec<u8>,
@@ -96,7 +103,7 @@ impl TsoPacket {
         }
     }
 
-    /// Returns the stream position after the last byte.
+    /// Returns the stream position after the last payload byte.
     pub fn end(&self) -> u32 {
         self.out.payload_pos.wrapping_add(self.payload.len() as u32)
     }
@@ -106,7 +113,8 @@ impl TsoPacket {
         self.segments == 1
     }
 
-    /// Splits off the first `len` bytes as a separate packet, without FIN. The rest keeps FIN.
+    /// Splits off the first `len` payload bytes as a separate packet of one segment, and returns
+    /// this packet. The returned packet has no FIN. The rest keeps FIN.
     pub fn take_front(&mut self, len: u32) -> Self {
         let later = self.payload.split_off(len as usize);
         let mut front = Self::new(self.out, std::mem::replace(&mut self.payload, later));
@@ -118,7 +126,8 @@ impl TsoPacket {
         front
     }
 
-    /// Splits off the first of several segments. PSH stays with the last segment.
+    /// Splits off the first of several segments, and returns this segment as a packet. PSH stays
+    /// with the last segment.
     pub fn cut_first(&mut self) -> Self {
         let each = self.out.payload_len;
         let mut first = self.take_front(each);
@@ -128,13 +137,15 @@ impl TsoPacket {
         first
     }
 
-    /// Appends `next` if the packet then has at most `most` segments and can be segmented again.
-    /// Returns true if `next` was appended.
+    /// Appends `next`, a packet of one segment, to this packet. Returns true if `next` was
+    /// appended. The packet then has at most `most` segments, and can be split into the same
+    /// segments again.
     ///
-    /// Both packets must belong to the same flow, and `next` must continue the payload. The headers
-    /// must be equal except for the sequence number, PSH and FIN. Neither header may have URG, and
-    /// the packet may not have FIN. All segments of the packet must have the length of the first
-    /// segment, and `next` may be neither longer nor empty.
+    /// Both packets must belong to the same flow, and `next` must continue the payload of this
+    /// packet. The headers must be equal except for the sequence number, PSH and FIN. Neither
+    /// header may have URG, and this packet must not have FIN. All segments of this packet must
+    /// have the payload length of the first segment. The payload of `next` must be neither longer
+    /// than this length nor empty.
     pub fn join(&mut self, next: &Self, most: u32) -> bool {
         let (a, b) = (&self.out, &next.out);
         let each = a.payload_len as usize;
@@ -200,12 +211,13 @@ mod tests {
         assert_eq!(all.out.flags, TcpFlags::ACK | TcpFlags::PSH);
         assert!(
             !all.join(&segment(2011, 1000, TcpFlags::ACK), 9),
-            "behind a short one"
+            "joined behind a short segment"
         );
     }
 
-    /// The length of the packet is a multiple of the number of its segments, although the last
-    /// segment is short.
+    /// The last segment of the packet is short, but the length of the packet is a multiple of the
+    /// number of its segments. `join` must not assume that each segment has the length of the
+    /// packet divided by the number of segments.
     #[test]
     fn a_segment_after_a_short_segment_is_not_joined() {
         for (short, next) in [(10, 500), (500, 500), (998, 998)] {
@@ -214,7 +226,7 @@ mod tests {
             let seq = 1001 + short as u32;
             assert!(
                 !all.join(&segment(seq, next, TcpFlags::ACK), 9),
-                "{next} bytes behind {short}"
+                "joined {next} bytes behind a short segment of {short} bytes"
             );
             let (first, last) = (all.cut_first(), all);
             assert_eq!((first.payload.len(), last.payload.len()), (1000, short));

@@ -1,5 +1,5 @@
-//! Conversion of raw IP packets to the engine's segments and ICMP errors, and of segments back to
-//! packets.
+//! Conversion of raw IP packets to segments and ICMP errors of the engine (Tidelane's TCP), and of
+//! segments to packets.
 
 use tidelane_engine::{Arrival, Endpoint, FlowKey, IpFields, SegmentOut};
 use tidelane_wire::{
@@ -15,11 +15,11 @@ use crate::{
 /// Length of the Ethernet header in bytes. [`HeaderTemplate`] writes an Ethernet header, and
 /// [`emit_with`] cuts it off.
 const ETHERNET_HEADER_LEN: usize = 14;
-/// Length of the Ethernet and IPv4 headers, in bytes.
+/// Length of the Ethernet and IPv4 headers together, in bytes.
 const BELOW_TCP: usize = 34;
 
-/// Parses an IPv4 or IPv6 packet. Checks lengths and checksums as the kernel does, except for the
-/// checksum of ICMPv6, which is not checked.
+/// Parses an IPv4 or IPv6 packet. Checks lengths and checksums as the kernel does, but does not
+/// check the checksum of ICMPv6.
 pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {
     if bytes.first().is_some_and(|first| first >> 4 == 6) {
         return ip6::parse(bytes);
@@ -47,13 +47,13 @@ pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {
 }
 
 /// Returns the packet with the segment `out` and `payload`, with complete checksums. `ip_id` is the
-/// identification field of IPv4. Returns `None` if the segment exceeds 65,535 bytes, or if a local
-/// IPv4 address has an IPv6 peer.
+/// identification field of IPv4. Returns `None` if the TCP header and the payload together exceed
+/// 65,535 bytes, or if the local address is IPv4 and the peer's address is IPv6.
 pub fn emit(out: &SegmentOut, payload: &[u8], ip_id: u16) -> Option<Vec<u8>> {
     emit_with(out, payload, ip_id, IpFields::default())
 }
 
-/// Returns the same packet as [`emit`], with the DiffServ field and the TTL or hop limit in
+/// Returns the packet of [`emit`], but takes the DiffServ field and the TTL (or hop limit) from
 /// `fields`.
 pub fn emit_with(
     out: &SegmentOut,
@@ -120,14 +120,14 @@ mod tests {
         assert_eq!(segment.options, TcpOptions::timestamps(3, 4));
     }
 
-    /// Flips one bit of each byte of the packet.
+    /// Each byte of the packet in turn gets a flipped bit. The other bytes stay unchanged.
     #[test]
     fn a_flipped_bit_is_refused() {
         let good = emit(&segment_out(), b"hello", 1).unwrap();
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 0x10;
-            assert!(parse(&bad).is_err(), "byte {at}");
+            assert!(parse(&bad).is_err(), "accepted a flipped bit in byte {at}");
         }
     }
 }

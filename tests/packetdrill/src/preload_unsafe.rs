@@ -1,9 +1,9 @@
 //! Replacements for libc functions that packetdrill calls directly, and not through the library of
 //! `--so_filename`: `getsockopt`, `system` and `sendfile`.
 //!
-//! The functions take effect only if LD_PRELOAD names the library, in addition to packetdrill's
-//! option `--so_filename`. A call on a descriptor that is not a socket of the stack goes to the
-//! kernel.
+//! The functions take effect only if LD_PRELOAD names this library, in addition to packetdrill's
+//! option `--so_filename`. `getsockopt` and `sendfile` go to the kernel if the descriptor (for
+//! `sendfile`, the descriptor to write to) is not a socket of the stack under test.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -20,11 +20,12 @@ use crate::{
     stack::Fd,
 };
 
-/// The part of an `ip` command that drops the kernel's TCP metrics, which include Fast Open
-/// cookies.
+/// Text by which [`system`] recognizes an `ip` command that drops the kernel's TCP metrics. The
+/// metrics include Fast Open cookies.
 const FLUSH: &str = "tcp_metrics flush";
 
-/// Returns the stack that packetdrill initialized last, if `fd` is a socket of that stack.
+/// Returns the stack that packetdrill initialized most recently, if `fd` is a socket of this stack.
+/// Otherwise returns `None`.
 fn owner(fd: Fd) -> Option<Arc<Shared>> {
     loaded().filter(|shared| shared.call(|stack| stack.has_socket(fd)))
 }
@@ -52,7 +53,8 @@ pub unsafe extern "C" fn getsockopt(
 }
 
 /// Replaces `system(3)`. A command that flushes the kernel's TCP metrics also drops the Fast Open
-/// cookies of the stack. In every case libc's `system` then runs the command.
+/// cookies of the stack. libc's `system` then runs the command, whether or not the command flushes
+/// metrics.
 ///
 /// # Safety
 ///
@@ -76,8 +78,9 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     }
 }
 
-/// Replaces `sendfile(2)`. With a null `at`, the file's offset advances by the bytes that were
-/// read, even if the socket accepts fewer bytes.
+/// Replaces `sendfile(2)`. If `at` is null, the file's offset advances by the number of bytes that
+/// were read, even if the socket accepts fewer bytes. Otherwise `*at` advances by the number of
+/// bytes that the socket accepts.
 ///
 /// # Safety
 ///

@@ -1,44 +1,49 @@
 //! A model of Linux's send queue, which consists of skbs ("buffers" here) of several segments.
 //!
-//! The engine's send queue is a stream of bytes without buffers. In Linux, a packet also ends where
-//! a buffer ends, and a packet of one segment has PSH only at the end of a write, or half a window
-//! after the last PSH. This module keeps track of these positions, and computes the payload of a
-//! full buffer.
+//! The send queue of the engine (Tidelane's TCP) is a stream of bytes without buffers. In Linux, a
+//! packet also ends where a buffer ends. A packet of one segment has PSH only in two cases: a write
+//! ends with the segment, or the segment ends more than half a window after the previous PSH. This
+//! module keeps track of these positions, and computes the payload length of a full buffer. All
+//! positions are stream positions: byte numbers in the send stream of a flow (connection), modulo
+//! 2^32.
 
 use std::collections::VecDeque;
 
-/// Largest payload of a buffer in bytes: the limit of segmentation offload without headers.
+/// Largest payload of a buffer in bytes: the largest packet of segmentation offload (64 KiB), less
+/// the 320 bytes that Linux leaves for headers.
 const BUFFER_MAX: u32 = 65_536 - 320;
 /// The positions in the send stream of a flow at which Linux ends packets or sets PSH.
 #[derive(Debug, Default)]
 pub struct PacketEnds {
-    /// Ends of sent packets, of buffers and of records, ascending.
+    /// Ends of sent packets, of buffers and of records, ascending. An end is the position after the
+    /// last byte.
     ends: VecDeque<u32>,
-    /// Ends of records. A record ends where a write with the flag MSG_EOR ends. No packet without
-    /// URG crosses the end of a record, not even a retransmission.
+    /// Ends of records, ascending. A record ends where a write with the flag MSG_EOR ends. No
+    /// packet without URG crosses the end of a record, not even a retransmission.
     records: VecDeque<u32>,
     /// Ends of the segments that have PSH.
     pushes: VecDeque<u32>,
-    /// The position that was last added to `pushes`.
+    /// The position that was most recently added to `pushes`.
     pub(crate) last_push: u32,
-    /// Stream position at which the last buffer starts.
+    /// Position at which the last buffer of the send queue starts.
     pub(crate) tail: u32,
 }
 
-/// Returns true if the stream position `a` is before `b`, modulo 2^32.
+/// Returns true if the position `a` is before the position `b`, modulo 2^32.
 pub(crate) const fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
-/// Returns the payload of a full buffer in bytes: as many whole segments as fit into half of the
-/// largest window that the peer has offered and into [`BUFFER_MAX`], and at least one segment.
+/// Returns the payload length of a full buffer in bytes. The length is the largest multiple of
+/// `mss` that is at most [`BUFFER_MAX`] and at most half of `snd_wnd_max`, the largest window that
+/// the peer has offered. The length is at least `mss`.
 pub(crate) fn buffer_len(mss: u32, snd_wnd_max: u32) -> u32 {
     let room = BUFFER_MAX.min(snd_wnd_max / 2);
     (room - room % mss).max(mss)
 }
 
 impl PacketEnds {
-    /// Adds the end of a packet or buffer, unless the position is already known.
+    /// Adds the end `at` of a packet or buffer. Does nothing if `at` is already in the list.
     pub fn end(&mut self, at: u32) {
         let later = self.ends.iter().position(|end| !before(*end, at));
         match later {
@@ -48,7 +53,7 @@ impl PacketEnds {
         }
     }
 
-    /// Adds the end of a record.
+    /// Adds the end `at` of a record. The caller adds the ends of records in ascending order.
     pub fn end_record(&mut self, at: u32) {
         self.records.push_back(at);
         self.end(at);
@@ -60,12 +65,12 @@ impl PacketEnds {
         self.records.iter().find(within).copied()
     }
 
-    /// Returns true if a packet or buffer ends at `at`.
+    /// Returns true if a packet, buffer or record ends at `at`.
     pub fn is_end(&self, at: u32) -> bool {
         self.ends.contains(&at)
     }
 
-    /// Sets PSH for the segment that ends at `at`.
+    /// Records that the segment that ends at `at` has PSH.
     pub fn push(&mut self, at: u32) {
         self.pushes.push_back(at);
         self.last_push = at;
@@ -76,7 +81,7 @@ impl PacketEnds {
         self.pushes.contains(&at)
     }
 
-    /// Removes all positions up to and including `acked`.
+    /// Removes all ends up to and including `acked`.
     pub fn forget_up_to(&mut self, acked: u32) {
         for packet_ends in [&mut self.ends, &mut self.pushes, &mut self.records] {
             while packet_ends.front().is_some_and(|at| !before(acked, *at)) {

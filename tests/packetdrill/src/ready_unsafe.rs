@@ -1,5 +1,5 @@
-//! The functions `poll`, `epoll_*`, `pipe` and `splice` of packetdrill's interface for stacks under
-//! test.
+//! The functions `poll`, `epoll_*`, `pipe` and `splice` of packetdrill's interface, a table of C
+//! functions for a stack under test.
 
 use std::{
     ffi::{c_int, c_uint, c_void},
@@ -141,8 +141,8 @@ pub unsafe extern "C" fn splice(
     })
 }
 
-/// Moves at most `len` bytes from the socket `from` into the pipe `to`, but no more than the pipe's
-/// capacity.
+/// Moves bytes from the socket `from` into the pipe `to`: at most `len` bytes, and at most the
+/// capacity of an empty pipe. Received bytes that the pipe does not accept are lost.
 fn into_pipe(shared: &Shared, from: Fd, to: Fd, len: usize, flags: c_int) -> CallResult<usize> {
     // SAFETY: this request takes no pointer.
     let room = kernel(unsafe { libc::fcntl(to, libc::F_GETPIPE_SZ) } as isize)?;
@@ -151,9 +151,11 @@ fn into_pipe(shared: &Shared, from: Fd, to: Fd, len: usize, flags: c_int) -> Cal
     kernel(unsafe { libc::write(to, received.as_ptr().cast(), received.len()) })
 }
 
-/// Moves at most `len` bytes from the pipe or file `from` to the socket `to`. Blocks until the
-/// socket has accepted all bytes, unless `flags` has MSG_DONTWAIT, the socket has O_NONBLOCK, or
-/// the send times out or fails. Bytes that the socket does not accept are lost.
+/// Moves at most `len` bytes from the pipe or file `from` to the socket `to`. Bytes that the socket
+/// does not accept are lost.
+///
+/// The send blocks until the socket has accepted all bytes, or until the send times out or fails.
+/// If `flags` has MSG_DONTWAIT or the socket has O_NONBLOCK, the send does not block.
 pub(crate) fn out_of_file(
     shared: &Shared,
     from: Fd,

@@ -1,9 +1,9 @@
 //! Ends of records in the send stream (MSG_EOR).
 //!
-//! Bytes written after a write with MSG_EOR do not share a packet with the bytes of that write. The
-//! engine knows no records. The stack therefore withholds the bytes after the end of a record from
-//! the engine until all bytes of the record are sent. `Wire::transmit` splits retransmissions at
-//! the ends of records.
+//! A record ends where a write with the flag MSG_EOR ends. Bytes written after this write do not
+//! share a packet with the bytes of the record. The engine (Tidelane's TCP) knows no records. The
+//! stack therefore withholds the bytes after the end of a record from the engine until all bytes of
+//! the record are sent. `Wire::transmit` splits retransmissions at the ends of records.
 
 use tidelane_engine::{FlowId, SocketOptions};
 
@@ -13,8 +13,9 @@ use crate::{
 };
 
 impl Stack {
-    /// Appends `bytes` to the send stream of the flow `id`. `push` is true if a write without
-    /// MSG_MORE ends with these bytes. `ends_record` is true if a record ends with these bytes.
+    /// Appends `bytes` to the send stream of the flow (connection) `id`. `push` is true if a write
+    /// without MSG_MORE ends with these bytes. `ends_record` is true if a record ends with these
+    /// bytes.
     pub(crate) fn append(
         &mut self,
         id: FlowId,
@@ -40,7 +41,7 @@ impl Stack {
     }
 
     /// Passes written bytes to the engine, record by record, up to the end of the first record that
-    /// is not sent completely.
+    /// is not sent completely. If there is no such record, passes all written bytes.
     pub(crate) fn release_records(&mut self, id: FlowId) -> CallResult<()> {
         loop {
             let Some(flow) = self.flow(id) else {
@@ -63,8 +64,9 @@ impl Stack {
         }
     }
 
-    /// Forgets the ends of records and passes all written bytes to the engine. Used when the
-    /// program closes the connection or shuts down its sending side.
+    /// Passes all written bytes to the engine, whether or not the records before these bytes are
+    /// sent. The stack calls this function when the program closes the connection or shuts down the
+    /// sending side.
     pub(crate) fn release_all(&mut self, id: FlowId) -> CallResult<()> {
         self.wire.streams(id).record_ends.clear();
         self.release_records(id)
@@ -72,9 +74,9 @@ impl Stack {
 
     /// Passes the bytes before the stream position `to` to the engine.
     ///
-    /// `followed` is true if the stack withholds more bytes. Nagle's algorithm is then switched off
-    /// for the passed bytes, because Linux applies Nagle's algorithm only to the last buffer of the
-    /// send queue.
+    /// `followed` is true if the stack withholds later bytes. Nagle's algorithm is then switched
+    /// off for the passed bytes, because Linux applies Nagle's algorithm only to the last buffer of
+    /// the send queue.
     fn advance(&mut self, id: FlowId, to: u32, followed: bool) -> CallResult<()> {
         let owner = self.flows.get(&id).and_then(|flow| flow.owner);
         let options = owner
@@ -95,7 +97,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Returns the number of unsent bytes, including the bytes that are withheld from the engine.
+    /// Returns the number of written bytes that are not sent yet, including the bytes that are
+    /// withheld from the engine.
     pub(crate) fn unsent_of(&self, id: FlowId) -> u32 {
         let (Some(flow), Some(info)) = (self.flow(id), self.flow_info(id)) else {
             return 0;

@@ -1,4 +1,5 @@
-//! The object of the engine that a socket refers to.
+//! The object of the engine (Tidelane's TCP) that a socket refers to: a listener or a flow
+//! (connection).
 
 use std::collections::VecDeque;
 
@@ -7,7 +8,7 @@ use tidelane_engine::{FlowId, ListenerId};
 /// The object of the engine that a socket refers to.
 #[derive(Debug)]
 pub enum Role {
-    /// No object: the socket is neither listening nor connected, like a new socket.
+    /// No object, as for a new socket. The socket is neither listening nor connected.
     Unconnected,
     /// A listener with its accept queue.
     Listener {
@@ -18,6 +19,6 @@ pub enum Role {
     },
     /// A connection.
     Flow(FlowId),
-    /// A connection that the engine has already released.
+    /// No object: the engine has already released (removed) the connection of the socket.
     Released,
 }

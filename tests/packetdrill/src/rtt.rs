@@ -1,26 +1,31 @@
-//! The smoothed round-trip time with a sample from each ACK of timed packets, as in Linux.
+//! The smoothed round-trip time (RTT) of a flow (connection), as Linux measures it: each ACK that
+//! covers a timed packet gives a sample.
 //!
-//! The engine times only one segment per flight, so that its smoothed RTT differs from the smoothed
-//! RTT of Linux. Linux derives the pacing rate from its smoothed RTT, and the size of packets from
-//! the pacing rate ([`crate::offload`]).
+//! The engine (Tidelane's TCP) may time only one segment per round trip, so that its smoothed RTT
+//! may differ from the smoothed RTT of Linux. Linux derives the pacing rate from its smoothed RTT,
+//! and the size of packets from the pacing rate ([`crate::offload`]).
 
 use std::collections::VecDeque;
 
 use tidelane_engine::{Duration, Instant};
 
-/// Bound on the packets of a flow that are timed at once.
+/// Largest number of packets of a flow that are timed at the same time. Further packets are not
+/// timed.
 const PACKETS_MAX: usize = 1024;
 
 /// The RTT measurement of one flow: the packets that are timed, and the smoothed RTT.
 #[derive(Debug, Default)]
 pub struct RoundTrips {
-    /// The timed packets: stream position of the packet's end, ascending, and time of sending.
+    /// The timed packets. Each entry has the stream position after the packet's last byte, and the
+    /// time of sending. The positions are ascending.
     sent: VecDeque<(u32, Instant)>,
+    /// The smoothed RTT. `None` before the first sample.
     srtt: Option<Duration>,
 }
 
 impl RoundTrips {
-    /// Records that a packet whose last byte is before the stream position `end` was sent at `now`.
+    /// Records that a packet was sent at `now`. `end` is the stream position after the last byte of
+    /// the packet.
     ///
     /// A packet that ends at or before the end of the newest timed packet is a retransmission. All
     /// timed packets are then discarded, because an ACK may acknowledge either transmission (Karn's
@@ -34,9 +39,10 @@ impl RoundTrips {
         }
     }
 
-    /// Takes an RTT sample from an ACK of the stream position `acked` that arrives at `now`. The
-    /// sample is the RTT of the oldest timed packet that the ACK covers. An ACK that covers no
-    /// timed packet gives no sample. `first` is the smoothed RTT to assume before the first sample.
+    /// Takes an RTT sample from an ACK that arrives at `now`. The ACK covers all bytes before the
+    /// stream position `acked`. The sample is the RTT of the oldest timed packet that the ACK
+    /// covers. An ACK that covers no timed packet gives no sample. `first` is the smoothed RTT to
+    /// assume before the first sample.
     pub fn acknowledged(&mut self, acked: u32, now: Instant, first: Duration) {
         let mut oldest = None;
         while let Some((end, at)) = self.sent.front().copied()

@@ -1,8 +1,9 @@
 //! The settings of a stack under test: sysctls, and the flags of packetdrill's `--so_flags`.
 //!
-//! The defaults follow the preambles of Linux's packetdrill scripts. A script sets a sysctl in the
-//! kernel. The stack reads the kernel's sysctls before the script's preamble, and again at `socket`
-//! and at Fast Open calls, and applies the differences.
+//! The defaults follow the preambles of Linux's packetdrill scripts. A preamble is the part of a
+//! script before the first `socket` call. A script sets a sysctl in the kernel. The stack reads the
+//! kernel's sysctls before the preamble, and again at each `socket` call and at Fast Open calls. At
+//! each later reading, the stack applies the sysctls that have changed since the previous reading.
 
 use std::{
     collections::BTreeMap,
@@ -49,8 +50,8 @@ const MTU: u32 = 1500;
 const LOCAL_IP: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
 /// packetdrill's default IPv6 address of the host under test.
 const LOCAL_IP6: Ipv6Addr = Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1);
-/// Bound on concurrent connections. The bound is low because packetdrill locks all memory of the
-/// process.
+/// Largest number of concurrent connections. The number is low because packetdrill locks all memory
+/// of the process.
 const FLOWS_MAX: u32 = 1024;
 
 /// The settings of a stack.
@@ -60,23 +61,25 @@ pub struct Settings {
     sysctls: BTreeMap<String, String>,
     /// MTU of the device in bytes.
     pub mtu: u32,
-    /// True if segments are joined into large packets, as with TSO or GSO.
+    /// True if segments are joined into large packets, as Linux does for TSO or GSO.
     pub offload: bool,
-    /// True if the device segments large packets (TSO), so that scripts see large packets. False if
-    /// the kernel segments them before the device (GSO), so that scripts see single segments.
+    /// True if large packets leave unsegmented, as to a device with TSO: scripts see large packets.
+    /// False if large packets are segmented first, as with GSO: scripts see single segments. The
+    /// field has an effect only if `offload` is true.
     pub tso: bool,
-    /// True to use the timing of ACKs and tail loss probes of the service (`tidelaned`). False to
-    /// use the timing of Linux.
+    /// True to time ACKs and tail loss probes as the service (the process `tidelaned`) does. False
+    /// to follow the timing of Linux.
     pub service: bool,
-    /// IPv4 source address of unbound sockets.
+    /// IPv4 source address of a socket that the script did not bind to an address.
     pub local_ip: Ipv4Addr,
-    /// IPv6 source address of unbound sockets.
+    /// IPv6 source address of a socket that the script did not bind to an address.
     pub local_ip6: Ipv6Addr,
 }
 
 impl Settings {
-    /// Returns the default settings with the changes in `flags`: comma-separated `key=value` pairs,
-    /// whose key is a sysctl or a name such as `mtu`. Fails with a message for the user.
+    /// Returns the default settings with the changes in `flags`. `flags` has `key=value` pairs with
+    /// commas between them. A key is a sysctl or a name such as `mtu`. Fails with a message for the
+    /// user if a key is unknown or a value is invalid.
     pub fn new(flags: &str) -> Result<Self, String> {
         let mut settings = Self {
             sysctls: DEFAULTS
@@ -120,8 +123,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Applies the sysctls whose values differ between two readings, and always the Fast Open key.
-    /// A script that does not set the key works with any key.
+    /// Applies the values in `after` that differ from the values in `before`. Applies the Fast Open
+    /// key in every case, because a script that does not set the key works with any key.
     pub fn follow(&mut self, before: &Reading, after: &Reading) {
         for (name, value) in &after.0 {
             let changed = before.0.get(name) != Some(value) || name == KEY;
@@ -131,7 +134,7 @@ impl Settings {
         }
     }
 
-    /// Returns the text of a sysctl.
+    /// Returns the text of a sysctl, or an empty text if the sysctl is not supported.
     pub(crate) fn text(&self, name: &str) -> &str {
         self.sysctls.get(name).map_or("", String::as_str)
     }
@@ -195,7 +198,7 @@ impl Settings {
         }
     }
 
-    /// Returns the configuration of the engine.
+    /// Returns the configuration of the engine (Tidelane's TCP).
     pub fn engine(&self) -> EngineConfig {
         let largest = self.numbers("tcp_rmem").get(2).copied();
         let rx_window_max = largest.unwrap_or(6 << 20).clamp(1 << 16, 1 << 30) as u32;
@@ -245,8 +248,8 @@ impl Settings {
     }
 }
 
-/// The kernel's values of the supported sysctls at one time, by name. Sysctls that the kernel does
-/// not have are left out.
+/// The kernel's values of the supported sysctls at one moment, by name. A sysctl that the kernel
+/// does not have is absent.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reading(BTreeMap<String, String>);
 
@@ -274,13 +277,14 @@ mod tests {
         Reading([(name.to_owned(), value.to_owned())].into())
     }
 
-    /// The readings lack the Fast Open key, which is followed without a change.
+    /// The readings do not contain the Fast Open key, because `follow` applies the key even without
+    /// a change.
     #[test]
     fn only_settings_that_a_script_changed_are_followed() {
         let mut settings = Settings::new("").unwrap();
         let before = reading("tcp_timestamps", "0");
         settings.follow(&before, &before);
-        assert!(settings.engine().timestamps, "the machine's own setting");
+        assert!(settings.engine().timestamps, "applied an unchanged sysctl");
         settings.follow(&reading("tcp_timestamps", "1"), &before);
         assert!(!settings.engine().timestamps);
     }

@@ -23,12 +23,12 @@ use crate::{
 /// Longest real time for which the clock thread waits for the other threads in a round.
 const RETURN_MAX: time::Duration = time::Duration::from_secs(1);
 
-/// A thread in a blocking call. A thread that has waited stays in the list until it reads the clock
-/// after the call.
+/// A thread in a blocking call. A thread that has waited stays in the list `waiters` until the
+/// thread reads the clock after the call.
 #[derive(Debug)]
 struct Waiter {
     thread: ThreadId,
-    /// Number of the last round in which the thread tried its call.
+    /// Number of the most recent round in which the thread tried its call.
     tried: u64,
     /// Virtual time at which the call times out. `None` means no timeout.
     deadline: Option<Instant>,
@@ -43,16 +43,16 @@ struct Locked {
     stack: Stack,
     /// Number of rounds so far.
     round: u64,
+    /// The threads in blocking calls. The clock thread is never among these threads.
     waiters: Vec<Waiter>,
 }
 
 /// A stack that several threads share. The `userdata` pointer of packetdrill's interface (its table
-/// of functions for a stack under test) points to it.
+/// of functions for a stack under test) points to this object.
 #[derive(Debug)]
 pub struct Shared {
-    /// The thread that made packetdrill's interface. Only this thread advances the clock to a timer
-    /// or by a sleep. Each reading of the clock, by any thread, advances the clock by a
-    /// microsecond.
+    /// The thread that called [`Shared::new`]. Only this thread advances the clock to a timer or by
+    /// a sleep. Each reading of the clock, by any thread, advances the clock by a microsecond.
     clock_thread: ThreadId,
     locked: Mutex<Locked>,
     /// Signalled at the start of a round.
@@ -81,7 +81,7 @@ impl Shared {
         self.locked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a call that does not block. Runs a round if the caller is the clock thread.
+    /// Makes a call that does not block. Then runs a round if the caller is the clock thread.
     pub fn call<R>(&self, call: impl FnOnce(&mut Stack) -> R) -> R {
         let mut locked = self.lock();
         let result = call(&mut locked.stack);
@@ -89,8 +89,9 @@ impl Shared {
         result
     }
 
-    /// Makes a blocking call: repeats `attempt` while it fails with EAGAIN. Fails with
-    /// `timeout_errno` after `within` of virtual time. `None` means no timeout.
+    /// Makes a blocking call: repeats `attempt` while `attempt` fails with EAGAIN. Fails with
+    /// `timeout_errno` after the virtual time `within`. If `within` is `None`, the call has no
+    /// timeout.
     pub fn wait<R>(
         &self,
         within: Option<Duration>,
@@ -126,7 +127,7 @@ impl Shared {
     }
 
     /// Makes a blocking call in the clock thread, and advances the clock to each timer meanwhile.
-    /// Fails with EAGAIN if no timer is left that could end the call.
+    /// Fails with EAGAIN if neither a timer nor a timeout could end the call.
     fn wait_in_clock_thread<'a, R>(
         &'a self,
         mut locked: MutexGuard<'a, Locked>,
@@ -153,7 +154,7 @@ impl Shared {
                         error => error,
                     });
                 }
-                // Without a timer, the state of the stack does not change any more.
+                // Without a timer or a timeout, the state of the stack does not change any more.
                 None => return Err(Errno::AGAIN),
             }
         }
@@ -182,8 +183,8 @@ impl Shared {
         drop(self.run_until(locked, until));
     }
 
-    /// Returns the next sent packet. Advances the clock from timer to timer until there is a
-    /// packet. Returns `None` if no timer is left.
+    /// Removes and returns the oldest sent packet. Advances the clock from timer to timer until
+    /// there is a packet. Returns `None` if there is neither a packet nor a timer.
     pub fn next_sent(&self) -> Option<Sent> {
         let mut locked = self.run_waiters(self.lock());
         loop {
@@ -195,8 +196,8 @@ impl Shared {
         }
     }
 
-    /// Returns the number of threads that are blocked in a call, or whose call is over but that
-    /// have not read the clock yet.
+    /// Returns the number of threads in the list `waiters`. A thread counts while its call is
+    /// blocked, and after this call until the thread reads the clock.
     #[cfg(test)]
     pub fn waiting(&self) -> usize {
         self.lock().waiters.len()
@@ -214,8 +215,8 @@ impl Shared {
 
     /// Runs a round after a change of the stack. Does nothing outside of the clock thread.
     ///
-    /// Wakes all waiting threads. Returns once each thread has tried its call, and each thread
-    /// whose call is over has read the clock, or after [`RETURN_MAX`].
+    /// Wakes all waiting threads. Returns as soon as each thread has tried its call and each thread
+    /// whose call is over has read the clock. Returns after [`RETURN_MAX`] in any case.
     fn run_waiters<'a>(&'a self, mut locked: MutexGuard<'a, Locked>) -> MutexGuard<'a, Locked> {
         if locked.waiters.is_empty() || thread::current().id() != self.clock_thread {
             return locked;
@@ -236,7 +237,8 @@ impl Shared {
 }
 
 impl Locked {
-    /// Returns the time of the next timer or timeout of a blocked call.
+    /// Returns the time of the stack's next timer, or of the next timeout of a blocked call if this
+    /// timeout is earlier. Returns `None` if there is neither.
     fn next_timeout(&self) -> Option<Instant> {
         let deadlines = self.waiters.iter().filter(|waiter| !waiter.returning);
         deadlines

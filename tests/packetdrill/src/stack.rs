@@ -1,5 +1,6 @@
-//! The stack under test, single-threaded: the engine, the virtual clock, the packet queues, and the
-//! sockets and epoll instances of the program.
+//! The stack under test, single-threaded: the engine (Tidelane's TCP), the virtual clock, the
+//! packet queues, and the sockets and epoll instances of the program. The program is the caller of
+//! the socket calls, such as a packetdrill script.
 
 pub mod epoll;
 pub mod error_queue;
@@ -38,7 +39,7 @@ use crate::{
 const SECRET: [u8; 16] = *b"packetdrill runs";
 /// First ephemeral port.
 const EPHEMERAL_FIRST: u16 = 32_768;
-/// Longest time by which the clock advances to a timer in one step. The bound exceeds the default
+/// Longest time by which the clock advances to a timer in one step. The limit exceeds the default
 /// of every timeout of Linux. A later timer is ignored until the clock is close enough.
 const JUMP_MAX: Duration = Duration::from_secs(4 * 3600);
 
@@ -54,7 +55,7 @@ pub enum Object {
     Epoll(Epoll),
 }
 
-/// The state of a flow that is neither in the engine nor in the flow's buffers
+/// The state of a flow (connection), except for the state in the engine and in the flow's buffers
 /// ([`crate::streams::Streams`]).
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Flow {
@@ -64,14 +65,14 @@ pub struct Flow {
     pub cause: Option<CloseCause>,
     /// True after the peer's FIN was received in order.
     pub fin: bool,
-    /// The last urgent byte that the peer announced.
+    /// The most recent urgent byte that the peer announced.
     pub mark: Option<UrgentMark>,
     /// Time for which the send buffer has limited the program.
     pub stats: Stats,
 }
 
-/// The stack under test. [`crate::shared::Shared`] locks it for packetdrill's threads; the
-/// conformance scripts own it directly.
+/// The stack under test. For packetdrill's threads, [`crate::shared::Shared`] owns and locks the
+/// stack. The conformance tests of this project own the stack directly.
 #[derive(Debug)]
 pub struct Stack {
     pub(crate) clock: VirtualClock,
@@ -79,24 +80,26 @@ pub struct Stack {
     pub(crate) wire: Wire,
     pub(crate) objects: BTreeMap<Fd, Object>,
     pub(crate) flows: HashMap<FlowId, Flow>,
+    /// Descriptor of each listener's socket.
     pub(crate) listeners: HashMap<ListenerId, Fd>,
     /// The next ephemeral port.
     pub(crate) next_port: u16,
-    /// Flows whose last write had MSG_MORE.
+    /// Flows whose most recent write had MSG_MORE.
     pub(crate) corked: HashSet<FlowId>,
-    /// Flows whose last write did not fit into the send queue completely, until the queue has space
-    /// again.
+    /// Flows whose most recent write did not fit completely into the send queue. Once the queue has
+    /// enough space, the flow is removed from this set.
     pub(crate) blocked_writers: HashSet<FlowId>,
-    /// The engine. `None` during the script's preamble, which sets the engine's configuration.
+    /// The engine. `None` during the script's preamble (the commands before the first `socket`
+    /// call), which sets the engine's configuration.
     engine: Option<Engine>,
-    /// The last reading of the kernel's sysctls.
+    /// The most recent reading of the kernel's sysctls.
     loaded: Reading,
 }
 
 impl Stack {
     /// Returns a stack without sockets. `loaded` has the kernel's sysctls before the script's
-    /// preamble. If `loaded` and the reading of [`end_preamble`](Self::end_preamble) are empty, the
-    /// stack ignores the kernel's sysctls.
+    /// preamble. If `loaded` and the argument of [`end_preamble`](Self::end_preamble) are both
+    /// empty, the stack ignores the kernel's sysctls.
     pub fn new(settings: Settings, loaded: Reading) -> Self {
         Self {
             clock: VirtualClock::default(),
@@ -158,8 +161,8 @@ impl Stack {
         self.clock.read_us()
     }
 
-    /// Runs one batch: passes the engine to `call`, ends the batch, and handles the packets and
-    /// events of the batch.
+    /// Runs one batch (a group of engine calls, at whose end packets leave): passes the engine to
+    /// `call`, ends the batch, and handles the packets and events of the batch.
     pub(crate) fn drive<R>(
         &mut self,
         call: impl FnOnce(&mut Engine, Instant, &mut Wire) -> R,
@@ -190,8 +193,8 @@ impl Stack {
         }
     }
 
-    /// Wakes a blocked writer of the flow `id` if the send queue has enough space. Before that,
-    /// grows SO_SNDBUF.
+    /// Does nothing if no writer of the flow `id` is blocked. Otherwise grows SO_SNDBUF, and wakes
+    /// the writer if the send queue then has enough space.
     fn wake_blocked_writer(&mut self, id: FlowId) {
         let owner = self.flows.get(&id).and_then(|flow| flow.owner);
         let Some(fd) = owner.filter(|_| self.blocked_writers.contains(&id)) else {
@@ -258,7 +261,8 @@ impl Stack {
         self.release_all_records();
     }
 
-    /// Removes the corks of all flows with MSG_MORE. Returns the options that restore the corks.
+    /// Removes the corks of all flows whose most recent write had MSG_MORE. A cork holds back data
+    /// that does not fill a segment. Returns the options that restore the corks.
     fn uncork(&mut self) -> Vec<(FlowId, SocketOptions)> {
         let mut all = Vec::new();
         for id in self.corked.iter().copied() {
@@ -380,8 +384,8 @@ impl Stack {
         }
     }
 
-    /// Records a soft error. As in Linux, the next call fails with a soft error only if the program
-    /// set IP_RECVERR or IPV6_RECVERR. Otherwise only SO_ERROR returns the error.
+    /// Records a soft error. If the program has set IP_RECVERR (IPV6_RECVERR on an IPv6 socket),
+    /// the next call fails with the error, as in Linux. Otherwise only SO_ERROR returns the error.
     fn on_soft_error(&mut self, id: FlowId, cause: CloseCause) {
         let owner = self.flows.get(&id).and_then(|flow| flow.owner);
         let Some(Ok(socket)) = owner.map(|fd| self.socket_mut(fd)) else {
@@ -424,7 +428,7 @@ impl Stack {
         })
     }
 
-    /// Returns the engine's state of a flow, unless the flow was released.
+    /// Returns the engine's state of a flow, or `None` if the engine has released the flow.
     pub(crate) fn flow(&self, id: FlowId) -> Option<&FlowState> {
         self.engine.as_ref()?.flow(id)
     }

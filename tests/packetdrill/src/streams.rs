@@ -22,7 +22,8 @@ impl Stream {
         self.bytes.extend(bytes);
     }
 
-    /// Places received bytes at `pos`. Bytes may arrive out of order. Gaps hold zeros meanwhile.
+    /// Places received bytes at `pos`. Bytes may arrive out of order. A gap holds zeros until its
+    /// bytes arrive.
     pub fn put(&mut self, pos: u32, bytes: &[u8]) {
         let from = pos.wrapping_sub(self.base) as usize;
         let end = from + bytes.len();
@@ -40,7 +41,7 @@ impl Stream {
         self.bytes.iter().skip(from).take(len).copied().collect()
     }
 
-    /// Drops the bytes before `pos`.
+    /// Drops the bytes before `pos`. Does nothing if `pos` is outside of the buffer.
     pub fn drop_before(&mut self, pos: u32) {
         let gone = pos.wrapping_sub(self.base) as usize;
         if gone <= self.bytes.len() {
@@ -50,8 +51,8 @@ impl Stream {
     }
 }
 
-/// The data of one flow outside of the engine: the buffers of both directions, and the state of
-/// packet building.
+/// The data of one flow (connection) outside of the engine: the buffers of both directions, and the
+/// state of packet building.
 #[derive(Debug, Default)]
 pub struct Streams {
     /// Written bytes that are not acknowledged.
@@ -60,7 +61,8 @@ pub struct Streams {
     pub rx: Stream,
     /// Stream position after the last written byte. `None` before the first write.
     pub written: Option<u32>,
-    /// Ends of the records that are not sent completely.
+    /// Stream positions of the ends of the records that are not sent completely. A record is the
+    /// data up to the end of a write with MSG_EOR.
     pub record_ends: VecDeque<u32>,
     /// Positions in the send stream at which packets end or get PSH.
     pub packet_ends: PacketEnds,

@@ -1,6 +1,7 @@
 //! Tests of the whole stack in virtual time. The tests inject the peer's segments, and check the
 //! sent packets and the results of socket calls. Some tests make blocking calls from a second
-//! thread.
+//! thread. The thread that creates the stack is the clock thread: only its calls advance the clock
+//! to a timer or by a sleep.
 
 use std::{sync::Arc, thread};
 
@@ -30,11 +31,13 @@ const PEER: Endpoint = Endpoint::v4([192, 0, 2, 1], 4242);
 /// The fields of a sent packet that the tests compare.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Seen {
+    /// Time of sending, in microseconds since the Unix epoch.
     at_us: u64,
     flags: TcpFlags,
     seq: u32,
     ack: u32,
     options: TcpOptions,
+    /// Length of the payload in bytes.
     payload: usize,
 }
 
@@ -43,7 +46,8 @@ fn shared() -> Shared {
     Shared::new(Stack::new(settings, Reading::now()))
 }
 
-/// Returns a segment that the peer sends to `to`. A SYN has an MSS of 1000 and other options.
+/// Returns a segment that the peer sends to `to`. A SYN has the options MSS (1000), window scale
+/// (7) and SACK-permitted. Other segments have no options.
 fn segment(to: Endpoint, flags: TcpFlags, seq: u32, ack: u32, len: usize) -> SegmentOut {
     let options = match flags.contains(TcpFlags::SYN) {
         true => TcpOptions {
@@ -81,6 +85,8 @@ fn packet(to: Endpoint, flags: TcpFlags, seq: u32, ack: u32, payload: &[u8]) -> 
     packet::emit(&out, payload, 1).unwrap()
 }
 
+/// Returns the stack's next packet. Advances the clock from timer to timer until there is a packet.
+/// Returns `None` if no timer is left.
 fn next(shared: &Shared) -> Option<Seen> {
     shared.next_sent().map(|sent| seen(&sent))
 }
@@ -235,7 +241,8 @@ fn without_pending_work_the_wait_for_a_packet_ends_at_once() {
 /// Makes a call in a second thread as packetdrill does.
 ///
 /// Returns once the second thread is blocked or has finished. The second thread reads the clock
-/// after its call. The handle returns the result of the call and the time of its end.
+/// after its call. `join` of the returned handle gives the result of the call, and the time of this
+/// reading in microseconds.
 fn in_second<R: Send + 'static>(
     shared: &Arc<Shared>,
     call: impl FnOnce(&Shared) -> R + Send + 'static,
@@ -384,9 +391,10 @@ fn a_lost_tail_of_one_segment_is_probed_for_before_it_times_out() {
     let times: Vec<u64> = (0..3)
         .map(|_| next(&shared).unwrap().at_us / 10_000)
         .collect();
-    // The times are in units of 10 ms. The PTO for one segment, 2 SRTT + 200 ms, exceeds the RTO of
-    // SRTT + 200 ms. The tail loss probe therefore leaves after the RTO. The probe does not back
-    // off the RTO.
+    // The times are in units of 10 ms. The SRTT is 100 ms. The PTO (delay of a tail loss probe) for
+    // one segment is 2 SRTT + 200 ms. The PTO exceeds the RTO of SRTT + 200 ms, so the probe leaves
+    // when the RTO has elapsed. The probe does not back off the RTO: the retransmission follows
+    // after another 300 ms.
     assert_eq!((times[1] - times[0], times[2] - times[1]), (30, 30));
     let info = shared.call(|stack| stack.flow_info(stack.flow_of(ACCEPTED).unwrap().unwrap()));
     assert_eq!(info.unwrap().backoff, 1);
@@ -403,8 +411,9 @@ fn an_ack_for_a_whole_window_doubles_cwnd_in_slow_start() {
     assert_eq!(len(&queued(&shared)), 20_000);
 }
 
-/// The window grows with each ACK while the largest flight of the round trip, 9000 bytes, exceeds
-/// half of cwnd. The last ACK of the round trip therefore does not grow cwnd beyond 18,000 bytes.
+/// The congestion window (cwnd) grows with each ACK while the largest flight of the round trip,
+/// 9000 bytes, exceeds half of cwnd. At 18,000 bytes cwnd therefore stops growing, and the last ACK
+/// of the round trip has no effect on cwnd.
 #[test]
 fn a_window_that_is_half_in_use_grows_in_slow_start_until_the_round_trip_is_over() {
     let (shared, first) = connected();
@@ -422,6 +431,8 @@ fn a_window_that_is_half_in_use_grows_in_slow_start_until_the_round_trip_is_over
     assert_eq!(windows, [12, 14, 16, 18, 18]);
 }
 
+/// A record is the data up to the end of a write with MSG_EOR. The first flight, of 10,000 bytes,
+/// ends inside the first record, which has 10,800 bytes.
 #[test]
 fn records_do_not_share_packets_and_do_not_wait_for_each_other() {
     let (shared, first) = connected();
@@ -497,7 +508,7 @@ fn bytes_reported_by_sack_do_not_grow_the_window_again() {
     assert_eq!(
         info.unwrap().cwnd,
         11_000,
-        "only one of the three acknowledged segments is new"
+        "cwnd did not grow by one segment, the only one that SACK had not reported"
     );
 }
 
@@ -545,14 +556,14 @@ fn options_of_a_listener_show_in_its_syn_ack() {
     assert_eq!(set(libc::SOL_SOCKET, libc::SO_RCVBUF, 20_000), Ok(()));
     let (level, name) = (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT);
     assert_eq!(set(level, name, 4), Ok(()));
-    // 4 s are rounded up to whole SYN,ACK timeouts: 1 s + 2 s + 4 s.
+    // The 4 s are rounded up to a sum of whole SYN,ACK timeouts: 1 s + 2 s + 4 s.
     let defer = shared.call(|stack| stack.option(LISTENER, level, name));
     assert_eq!(defer, Ok(7i32.to_ne_bytes().to_vec()));
     let syn = packet(LOCAL, TcpFlags::SYN, 0, 0, &[]);
     shared.call(|stack| stack.inject(&syn));
     let sent = shared.next_sent().unwrap();
-    // The IPv4 header has the DiffServ field in byte 1, without the ECN bits of IP_TOS, and the TTL
-    // in byte 8.
+    // Byte 1 of the IPv4 header is the DiffServ field, without the ECN bits of IP_TOS. Byte 8 is
+    // the TTL.
     assert_eq!((sent.bytes[1], sent.bytes[8]), (0xb8, 9));
     let Ok(Inbound::Segment(_, segment)) = packet::parse(&sent.bytes) else {
         panic!("not a segment of ours");

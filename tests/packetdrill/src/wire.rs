@@ -34,17 +34,19 @@ pub struct Wire {
     pub on_timer: bool,
     /// Sent packets that packetdrill has not taken yet.
     pub sent: VecDeque<Sent>,
-    /// Segments of the present batch, which are not joined into packets yet.
+    /// Segments of the present batch (the calls of the engine up to its next `batch_end`). The
+    /// segments are not joined into packets yet.
     pub segments: Vec<TsoPacket>,
     /// Events that the stack has not handled yet.
     pub events: Vec<(FlowId, Event)>,
+    /// Buffers of each flow.
     streams: HashMap<FlowId, Streams>,
-    /// Identification field of the last IPv4 packet.
+    /// Counter of encoded packets. An IPv4 packet carries the counter as its identification field.
     ip_id: u16,
 }
 
 impl Wire {
-    /// Returns an environment without flows and packets. `mtu` is in bytes.
+    /// Returns an environment without flows (connections) and packets. `mtu` is in bytes.
     pub fn new(mtu: u32, offload: bool, tso: bool) -> Self {
         Self {
             now: Instant::ZERO,
@@ -79,8 +81,9 @@ impl Wire {
         self.streams.get(&flow)?.written
     }
 
-    /// Takes RTT samples from the ACKs of the present batch. `now_acked` returns the acknowledged
-    /// stream position of a flow and the engine's smoothed RTT, or `None` for a released flow.
+    /// Takes RTT samples from the ACKs of the present batch. `now_acked` returns the stream
+    /// position up to which a flow's bytes are acknowledged, and the engine's smoothed RTT of the
+    /// flow. For a released flow, `now_acked` returns `None`.
     pub fn time_packets(&mut self, now_acked: impl Fn(FlowId) -> Option<(u32, Duration)>) {
         let acked_flow = |(id, event): &(FlowId, Event)| {
             matches!(event, Event::Progress { writable: true, .. }).then_some(*id)
@@ -99,8 +102,8 @@ impl Wire {
         self.streams.get(&flow)?.round_trips.srtt()
     }
 
-    /// Joins the segments of the batch into packets and sends them. `most` returns the largest
-    /// number of segments in a packet, for a flow and its smoothed RTT.
+    /// Joins the segments of the batch into packets, and sends the packets. `most` takes a flow and
+    /// its smoothed RTT, and returns the largest permitted number of segments in a packet.
     pub fn finish_batch(&mut self, most: impl Fn(FlowId, Option<Duration>) -> u32) {
         let mut segments = std::mem::take(&mut self.segments).into_iter();
         let Some(mut packet) = segments.next() else {
@@ -131,8 +134,8 @@ impl Wire {
         TsoPacket::new(*out, payload)
     }
 
-    /// Splits off the part of `rest` before the first end of a record within `rest`, if there is
-    /// one.
+    /// Splits off and returns the bytes of `rest` up to the end of its first record. Returns `None`
+    /// if no record ends before the end of `rest`.
     fn split_at_record(&mut self, rest: &mut TsoPacket) -> Option<TsoPacket> {
         let start = rest.out.payload_pos;
         let packet_ends = &self.streams.get(&rest.out.flow()?)?.packet_ends;
@@ -140,8 +143,8 @@ impl Wire {
         Some(rest.take_front(at.wrapping_sub(start)))
     }
 
-    /// Records the packet's end, and sets PSH by Linux's rules. Emits the packet, or without TSO
-    /// each of its segments.
+    /// Records the packet's end, and sets PSH by Linux's rules. Then emits the packet as a whole
+    /// with TSO, and segment by segment without TSO.
     fn send(&mut self, mut packet: TsoPacket) {
         if let Some(flow) = packet.out.flow()
             && !packet.payload.is_empty()
@@ -151,9 +154,10 @@ impl Wire {
             let packet_ends = &mut self.streams(flow).packet_ends;
             packet_ends.end(end);
             let pushed = packet_ends.is_push(end);
-            // A single segment has PSH if a write ends with the segment, or half a window after the
-            // last PSH. Any other single segment loses PSH, unless a timer sends the segment. These
-            // rules do not apply to a SYN.
+            // With segmentation offload, a packet of one segment has PSH in two cases: a write ends
+            // with the segment, or the segment ends more than half a window after the previous PSH.
+            // Otherwise the segment loses PSH, unless a timer sends the segment. These rules do not
+            // apply to a SYN.
             let syn = packet.out.flags.contains(TcpFlags::SYN);
             let single = self.offload && packet.is_single() && !syn;
             if single && pushed {

@@ -1,4 +1,5 @@
-//! The services and programs that are started in the namespaces of a wire.
+//! The services (processes of `tidelaned`) and programs that are started in the namespaces of a
+//! wire (test network).
 
 use std::{fs, time::Duration};
 
@@ -6,9 +7,9 @@ use super::{INTERFACE, Side, Wire, cores};
 use crate::{Stop, nics, program::Program, running::Running, service::Service, tools};
 
 impl Wire {
-    /// Starts a service on the server's interface and waits until it is ready. All functions of
-    /// this type start services that admit all users, except where the documentation says
-    /// otherwise.
+    /// Starts a service on the server's interface and waits until the service is ready. A service
+    /// that a function of this type starts admits all users, except where the documentation of the
+    /// function says otherwise.
     pub fn service(&self) -> Result<Service, Stop> {
         self.service_with(Side::Server, &[])
     }
@@ -25,8 +26,9 @@ impl Wire {
         Service::up(self, (Side::Client, INTERFACE), dead.name(), &[], None)
     }
 
-    /// Starts a service on the interface of `side`, with one core on each CPU of the list `cores`
-    /// and all other threads on the same CPUs. `options` are options of `tidelane up`.
+    /// Starts a service on the interface of `side`, with one core (packet-processing thread) on
+    /// each CPU of the list `cores`. All other threads of the service run on the same CPUs.
+    /// `options` are options of `tidelane up`.
     pub fn service_on_cores(
         &self,
         side: Side,
@@ -37,8 +39,9 @@ impl Wire {
         self.start_service((side, INTERFACE), &options, Some(cores))
     }
 
-    /// Starts a service on the server's interface with the configuration `config`, the text of a
-    /// file that decides whom the service admits. `options` are further options of `tidelane up`.
+    /// Starts a service on the server's interface. `config` is the text of the service's
+    /// configuration file, which also decides which users the service admits. `options` are further
+    /// options of `tidelane up`.
     pub fn configured_service(&self, config: &str, options: &[&str]) -> Result<Service, Stop> {
         let path = self
             .scratch
@@ -72,7 +75,8 @@ impl Wire {
         Service::up_with_groups(self, Side::Server, &self.name_service()?, &path)
     }
 
-    /// Returns a new name for a service, and registers the service's files with the guardian.
+    /// Returns a new name for a service, and registers the service's files with the guardian
+    /// (cleanup process).
     fn name_service(&self) -> Result<String, Stop> {
         let name = {
             let mut services = self.services.borrow_mut();
@@ -83,8 +87,9 @@ impl Wire {
         Ok(name)
     }
 
-    /// Starts a service on the interface `end`, bound to `cpus` if given. Adds `--cores` if
-    /// TIDELANE_CORES is more than 1 and `options` do not contain `--cores`.
+    /// Starts a service on the interface `end`. If `cpus` is given, the service runs only on these
+    /// CPUs. If TIDELANE_CORES is more than 1 and `options` do not contain `--cores`, adds
+    /// `--cores`.
     fn start_service(
         &self,
         end: (Side, &str),
@@ -108,15 +113,16 @@ impl Wire {
         Program::new(self, side, name)
     }
 
-    /// Returns the subcommand `tool` of `tidelane-load`, to start in the namespace of `side`.
+    /// Returns the program `tidelane-load` with the subcommand `tool`, such as `echo-server`, to
+    /// start in the namespace of `side`.
     pub fn load_tool(&self, side: Side, tool: &str) -> Result<Program, Stop> {
         let path = tools::binary("tidelane-load")?;
         Ok(self.program(side, &path.to_string_lossy()).arg(tool))
     }
 
-    /// Starts `program` on `service` if given, or else on the kernel. Waits until the program
-    /// listens on `port` in the server's namespace, and until `service` has the listener, too.
-    /// Fails with the program's output if the program ends.
+    /// Starts `program`: on `service` if `service` is given, or else on the kernel. Waits until a
+    /// kernel socket listens on `port` in the server's namespace. If `service` is given, also waits
+    /// until the service has the listener. If the program ends, fails with the program's output.
     pub fn start_server(
         &self,
         program: Program,

@@ -38,11 +38,12 @@ impl ServiceName {
         self.run_dir().join("control.sock")
     }
 
-    /// Returns true if a service with this name answers, or accepts a request and is slow to
-    /// answer.
+    /// Returns true if a service with this name answers a request. Also returns true if the service
+    /// accepts the request, but does not answer within [`ANSWER_MAX`].
     ///
     /// An accepted connection does not prove that the service runs. The socket of a killed service
-    /// accepts connections until the last thread has ended, and then closes them without an answer.
+    /// accepts connections until the last thread of the service has ended. Then the socket closes
+    /// these connections without an answer.
     pub fn is_running(&self) -> bool {
         match self.exchange("status") {
             Ok(line) => !line.is_empty(),
@@ -76,8 +77,8 @@ impl ServiceName {
         Ok(self.request_with_data(request, |_| 0)?.0)
     }
 
-    /// Sends a request and parses the answer. `data_len` returns the number of bytes that follow
-    /// the line of the answer. These bytes are returned with the answer.
+    /// Sends a request and parses the answer. `data_len` computes from the answer the number of
+    /// bytes that follow the line of the answer. The function returns the answer and these bytes.
     pub fn request_with_data<T: DeserializeOwned>(
         &self,
         request: &Value,

@@ -20,7 +20,9 @@ use crate::{
 };
 
 /// Pause between two requests for captured frames. Between two requests, the service copies at most
-/// 4 MiB of frames for each NIC queue. At a mux port, the limit is for each core (polling thread).
+/// 4 MiB of frames for each NIC queue. In a capture at a mux port (the packet rings of a program
+/// with a TCP/IP stack of its own), the service copies at most 4 MiB for each core (polling
+/// thread).
 const INTERVAL: Duration = Duration::from_millis(50);
 
 /// Options of `capture`.
@@ -31,8 +33,8 @@ pub struct Options {
     /// File to write; without a file, write to standard output: tidelane capture | tcpdump -nr -
     #[arg(long, short)]
     write: Option<PathBuf>,
-    /// Capture at this mux port (a program with a TCP/IP stack of its own, see tidelane port list),
-    /// instead of at the NIC
+    /// Capture at this mux port instead of at the NIC; a mux port is the packet rings of a program
+    /// with a TCP/IP stack of its own (see tidelane port list)
     #[arg(long, value_name = "NUMBER")]
     mux_port: Option<u32>,
     /// Capture only packets of this protocol
@@ -69,7 +71,7 @@ enum Protocol {
 }
 
 impl Protocol {
-    /// Returns the protocol number of IP.
+    /// Returns the number that stands for the protocol in an IP header.
     fn number(self) -> u8 {
         match self {
             Self::Icmp => 1,
@@ -83,9 +85,9 @@ impl Protocol {
 /// The service's answer to a request that starts a capture.
 #[derive(Deserialize, Debug)]
 struct Opened {
-    /// Number of the capture.
+    /// Number of the capture, for the later requests.
     number: u64,
-    /// Length in bytes of the start of the file, which follows the answer.
+    /// Length in bytes of the header of the capture file. The header follows the answer.
     bytes: u64,
 }
 
@@ -95,14 +97,15 @@ struct Opened {
 struct Taken {
     /// Number of frames that follow the answer.
     frames: u64,
-    /// Number of further frames that the service could not copy for lack of room.
+    /// Number of further frames, which the service could not copy for lack of room.
     lost: u64,
-    /// Length of the blocks in bytes.
+    /// Length in bytes of the blocks that follow the answer.
     bytes: u64,
 }
 
-/// Writes frames until the count or the time is reached, until the reader of the output ends, until
-/// a request fails, or until a signal ends the command.
+/// Writes frames until the number of `--count` or the time of `--seconds` is reached. The function
+/// also ends if the output is a pipe and its reader ends, or if a request fails. A signal can end
+/// the command at any time.
 pub fn capture(options: &Options) -> Result<(), Failure> {
     let mut out: Box<dyn Write> = match &options.write {
         Some(path) => {
@@ -137,8 +140,9 @@ pub fn capture(options: &Options) -> Result<(), Failure> {
     closed.map(drop)
 }
 
-/// Copies captured frames from the service to `out`. `is_read` is false if `out` has no reader;
-/// then nothing is copied. Returns the numbers of copied frames and of lost frames.
+/// Copies captured frames from the service to `out`. If `is_read` is false, `out` has no reader,
+/// and the function copies nothing. Returns the number of copied frames and the number of lost
+/// frames.
 fn copy_frames(
     options: &Options,
     number: u64,
@@ -174,8 +178,8 @@ fn write_to(out: &mut dyn Write, bytes: &[u8]) -> Result<bool, Failure> {
     }
 }
 
-/// Returns the first `count` blocks in `bytes`, a part of a capture file. Returns all bytes if
-/// there are fewer blocks, or if the length of a block exceeds the bytes.
+/// Returns the first `count` blocks in `bytes`, a part of a capture file. Returns all of `bytes` if
+/// there are fewer blocks, or if a block has a length that reaches beyond `bytes`.
 fn first_blocks(bytes: &[u8], count: u64) -> &[u8] {
     let mut at = 0;
     for _ in 0..count {

@@ -3,16 +3,19 @@
 
 use serde::Deserialize;
 
-/// The part of the service's answer that lists the bypassed firewall rules of the host.
+/// The part of the service's answer that lists the firewall rules of the host that accelerated
+/// connections bypass.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 pub struct Firewall {
-    /// Descriptions of the kernel's hooks whose rules are bypassed.
+    /// A description of each hook of the kernel (firewall rules or BPF programs) that accelerated
+    /// connections bypass.
     bypassed: Vec<String>,
 }
 
 impl Firewall {
-    /// Prints the bypassed rules to standard error, because scripts parse standard output.
+    /// Prints a warning for each bypassed hook. The warnings go to standard error, because scripts
+    /// parse standard output.
     pub fn warn(&self) {
         for hook in &self.bypassed {
             eprintln!("tidelane: bypassed by connections of this service: {hook}");

@@ -27,7 +27,7 @@ mod up;
 
 use crate::failure::Failure;
 
-/// A TCP stack service beside the kernel's.
+/// A TCP stack service beside the kernel's TCP stack.
 #[derive(Parser, Debug)]
 #[command(name = "tidelane", version, about)]
 struct Command {

@@ -1,9 +1,9 @@
 //! `tidelane port`: shows the mux ports of programs with a network stack of their own.
 //!
-//! A mux port is not a TCP port, but pairs of packet rings, one pair for each core (polling thread)
-//! of the service (`tidelaned`), through which the program shares the NIC. The program claims
-//! 3-tuples (protocol, local address, local port), and the service passes the packets of these
-//! 3-tuples to the program's mux port.
+//! A mux port is not a TCP port. A mux port consists of pairs of packet rings, one pair for each
+//! core (polling thread) of the service (`tidelaned`). The program shares the NIC through these
+//! rings. The program claims 3-tuples (protocol, local address, local port), and the service passes
+//! the packets of these 3-tuples to the program's mux port.
 
 use std::collections::BTreeMap;
 
@@ -60,31 +60,34 @@ struct Answer {
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 struct Port {
+    /// Number by which the service identifies the mux port.
     number: u32,
     /// Name of the program.
     program: String,
-    /// Process of the program, or 0 if the service does not know the process.
+    /// Process id of the program, or 0 if the service does not know the process.
     pid: u32,
     /// User id of the program.
     uid: u32,
-    /// Length of each packet ring in bytes.
+    /// Size of each packet ring in bytes.
     ring_len: u32,
     /// Protocol and local endpoint of each claim.
     claims: Vec<String>,
-    /// Packets that the mux port has received.
+    /// Number of packets that the mux port has received.
     received: u64,
-    /// Packets that the mux port has sent. Each segment of a GSO frame counts.
+    /// Number of packets that the mux port has sent. Each segment of a GSO frame counts.
     sent: u64,
-    /// GSO frames that the mux port has sent.
+    /// Number of GSO frames that the mux port has sent.
     gso_frames: u64,
-    /// Packets for the mux port that were lost because the port's ring had no room, or because the
-    /// packet was longer than a frame of the ring.
+    /// Number of packets for the mux port that were lost because the port's ring had no room, or
+    /// because they were longer than a frame of the ring.
     overruns: u64,
-    /// Packets in `sent` that were lost because the NIC or the host had no room.
+    /// Number of the packets in `sent` that were lost because the NIC or the service's own stack
+    /// had no room.
     lost: u64,
     /// Number of times that packets of the mux port waited because of the port's rate limit.
     delays: u64,
-    /// Packets of the mux port that the service refused to send, by reason.
+    /// Number of packets of the mux port that the service refused to send, by the name of the
+    /// reason.
     refused: BTreeMap<String, u64>,
 }
 
@@ -116,7 +119,7 @@ pub fn port(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes all mux ports but port `number` from an answer. Fails if the answer lacks this port.
+/// Removes all mux ports except port `number` from an answer. Fails if the answer lacks this port.
 fn keep_only(answer: &mut serde_json::Value, number: u32) -> Result<(), Failure> {
     let ports = answer["ports"].as_array_mut();
     let ports = ports.ok_or_else(|| Failure::new("unexpected answer: no mux ports"))?;
@@ -127,7 +130,8 @@ fn keep_only(answer: &mut serde_json::Value, number: u32) -> Result<(), Failure>
     }
 }
 
-/// Returns the table of `tidelane port list`, which has a further line for each further claim.
+/// Returns the table of `tidelane port list`. The line of a mux port shows its first claim. Each
+/// further claim has a line of its own.
 fn list_of(ports: &[Port]) -> String {
     let mut text = format!(
         "{:>6}  {:<16} {:>8} {:>10} {:>9}  {}\n",
@@ -151,8 +155,8 @@ fn list_of(ports: &[Port]) -> String {
     text
 }
 
-/// Returns the table of `tidelane port stat`, which has a further line for each reason for which
-/// packets were refused.
+/// Returns the table of `tidelane port stat`. After the line of a mux port, each reason for which
+/// packets were refused has a line of its own.
 fn counters_of(ports: &[Port]) -> String {
     let mut text = format!(
         "{:>6} {:>16} {:>16} {:>12} {:>12} {:>12} {:>12} {:>12}\n",

@@ -11,7 +11,7 @@ struct Answer {
     rules: Vec<Rule>,
 }
 
-/// A rule of the configuration.
+/// A rule of the configuration, or the default.
 #[derive(Deserialize, Debug)]
 struct Rule {
     /// Text of the rule.
@@ -20,8 +20,8 @@ struct Rule {
     hits: u64,
 }
 
-/// Prints one line for each rule, in the order in which the service applies them. The last line is
-/// the default.
+/// Prints one line for each rule, in the order in which the service applies the rules. The last
+/// line is the default, which applies if no rule matches.
 pub fn rules(service: &ServiceName) -> Result<(), Failure> {
     let answer: Answer = service.ask("rules")?;
     println!("{:>12}  RULE", "HITS");

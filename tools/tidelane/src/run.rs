@@ -39,7 +39,8 @@ pub struct Options {
     /// Accelerate connections over loopback, too, if both programs run with this option
     #[arg(long)]
     loopback: bool,
-    /// Leave connections over loopback to the kernel, even if the service's configuration does not
+    /// Leave connections over loopback to the kernel, even if the service's configuration says
+    /// loopback = true
     #[arg(long, conflicts_with = "loopback")]
     no_loopback: bool,
     #[command(flatten)]
@@ -80,12 +81,12 @@ impl Left {
     }
 }
 
-/// Replaces this process by the program. Returns only if the program could not be started.
+/// Executes the program in place of this process. Returns only if the program could not be started.
 pub fn run(options: &Options) -> Result<(), Failure> {
     let library = sibling_path("libtidelane.so")?;
     let socket = options.service.control_socket();
-    // Report a service of another version here, because the library would silently leave all
-    // sockets to the kernel.
+    // This command must report a service of another version, because the library would silently
+    // leave all sockets to the kernel.
     match Program::probe(&socket) {
         Ok(()) => {}
         Err(RegisterError::NotRunning) => return Err(options.service.not_running()),
@@ -133,8 +134,8 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     })
 }
 
-/// Prints a warning if the library cannot accelerate the program, for example a static program.
-/// With `strict`, fails instead.
+/// Prints a warning if the library cannot accelerate the program, for example because the program
+/// is static. If `strict` is true, fails instead of printing the warning.
 fn warn_if_unsupported(program: &OsStr, strict: bool) -> Result<(), Failure> {
     let search = env::var_os("PATH");
     let search = search.as_ref().map(|search| search.as_bytes());

@@ -33,9 +33,11 @@ struct Answer {
 struct Socket {
     /// TCP state in the spelling of RFC 9293.
     state: String,
-    /// Received and unread bytes; for a listener, the length of the accept queue.
+    /// Number of received bytes that the program has not read. For a listener, the number of
+    /// connections in the accept queue.
     recv_q: u64,
-    /// Unacknowledged and unsent bytes; for an accelerated listener, the backlog.
+    /// Number of bytes that the program has written and the peer has not acknowledged. For an
+    /// accelerated listener, the backlog.
     send_q: u64,
     /// Local address and port.
     local: String,
@@ -49,11 +51,13 @@ struct Socket {
     accelerated: bool,
     /// Reason why the socket is not accelerated, or a remark on an accelerated socket.
     reason: String,
+    /// TCP variables of an accelerated connection. `None` for a listener, and for a socket that is
+    /// not accelerated.
     info: Option<Info>,
 }
 
 /// The TCP variables that `ss -i` shows. `cwnd` and `ssthresh` are in segments, and `mss` is in
-/// bytes. Numbers that the service does not send are `None`.
+/// bytes. A variable is `None` if the service's answer lacks the variable.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 struct Info {
@@ -99,7 +103,7 @@ const HEADINGS: [&str; 7] = [
     "ACCELERATED",
 ];
 
-/// Returns the whole output.
+/// Returns the whole output of `tidelane ss`.
 fn table(sockets: &[Socket]) -> String {
     let rows: Vec<[String; 7]> = sockets.iter().map(Socket::columns).collect();
     let mut widths = HEADINGS.map(str::len);
@@ -134,9 +138,9 @@ fn line(cells: &[String; 7], widths: &[usize; 7]) -> String {
 }
 
 impl Socket {
-    /// Returns the program and its process id in the format of `ss -p`. The text is empty if the
-    /// program has ended. The process id is `?` for a program outside of the service's PID
-    /// namespace.
+    /// Returns the program and its process id in the format of `ss -p`. If the service knows no
+    /// program of the socket, the text is empty. If the program is outside of the service's PID
+    /// namespace, `?` stands for the process id.
     fn users(&self) -> String {
         if self.program.is_empty() && self.pid == 0 {
             return String::new();
@@ -148,6 +152,7 @@ impl Socket {
         format!("users:((\"{}\",pid={pid}))", self.program)
     }
 
+    /// Returns the texts of the columns, in the order of [`HEADINGS`].
     fn columns(&self) -> [String; 7] {
         let accelerated = match (self.accelerated, self.reason.as_str()) {
             (true, "") => "yes".to_owned(),
@@ -167,7 +172,7 @@ impl Socket {
     }
 }
 
-/// Returns the name that `ss` uses for a TCP state with the spelling of RFC 9293.
+/// Returns the name that `ss` uses for a TCP state. `state` is in the spelling of RFC 9293.
 fn short_state(state: &str) -> &str {
     match state {
         "ESTABLISHED" => "ESTAB",
@@ -211,8 +216,8 @@ impl Info {
 mod tests {
     use super::*;
 
-    /// An answer of a service. It contains a field that this command does not know, as the answer
-    /// of a newer service may.
+    /// An answer of a service. The answer contains the field `later`, which this command does not
+    /// know, because a newer service may send further fields.
     const ANSWER: &str = r#"{"sockets":[
         {"state":"LISTEN","recv_q":0,"send_q":511,"local":"0.0.0.0:80","peer":"0.0.0.0:*",
          "program":"nginx","pid":123,"accelerated":true,"reason":"","info":null},

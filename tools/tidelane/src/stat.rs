@@ -31,6 +31,7 @@ struct Answer {
     /// Rules of the host's firewall that do not apply to the service's connections.
     #[serde(default)]
     firewall: Firewall,
+    /// The value of each counter, by the counter's name.
     counters: BTreeMap<String, u64>,
     /// Features that the kernel or the NIC's driver lacks, each with its effect.
     #[serde(default)]
@@ -58,6 +59,7 @@ pub fn stat(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Returns a line for each counter. If `all` is false, counters that are zero have no line.
 fn table(counters: &BTreeMap<String, u64>, all: bool) -> String {
     let shown = || counters.iter().filter(|(_, value)| all || **value != 0);
     let width = shown().map(|(name, _)| name.len()).max().unwrap_or(0);

@@ -65,7 +65,7 @@ pub struct Options {
     rest: Vec<String>,
 }
 
-/// Starts the service, and returns once the service answers.
+/// Starts the service, and returns when the service answers.
 pub fn up(options: &Options) -> Result<(), Failure> {
     check_machine(&options.interface)?;
     let service = &options.service;
@@ -170,8 +170,8 @@ fn spawn(daemon: &Path, options: &Options, log: &File) -> Result<Child, Failure>
     let output = || log.try_clone().map(Stdio::from);
     command
         .args(&options.rest)
-        // The service need not daemonize: it runs in a process group of its own, and init adopts it
-        // when this process ends.
+        // The service runs in a process group of its own, and init adopts the service when this
+        // process ends. Therefore the service need not daemonize.
         .arg("--foreground")
         .current_dir("/")
         .stdin(Stdio::null())
@@ -186,8 +186,8 @@ fn spawn(daemon: &Path, options: &Options, log: &File) -> Result<Child, Failure>
 enum Stopped {
     /// The service runs, but has not answered within [`READY_WITHIN`].
     Late,
-    /// The process of the service ended, with this exit status; or the exit status could not be
-    /// read, with this error.
+    /// The process of the service has ended, or its state could not be read. The text is the exit
+    /// status or the error.
     Ended(String),
 }
 
@@ -208,8 +208,8 @@ fn wait_ready(service: &ServiceName, child: &mut Child) -> Result<(), Stopped> {
     Err(Stopped::Late)
 }
 
-/// Returns the name and process id of the service that serves the interface in this network
-/// namespace, if there is one.
+/// Returns the name and process id of the service that serves `interface` in this network
+/// namespace. Returns `None` if no service does so.
 fn holder_of(interface: &str) -> Option<(String, u32)> {
     let namespace_of = |process: &str| {
         let namespace = fs::metadata(format!("/proc/{process}/ns/net")).ok()?;
@@ -245,7 +245,7 @@ fn reason(text: &str) -> Option<&str> {
 }
 
 /// Returns the failure for a service that ended, with the reason from the log. `start` is the
-/// offset in the log at which this run starts.
+/// offset in the log at which the output of this service starts.
 fn explain_end(log: &mut File, start: u64, status: &str) -> Failure {
     let mut text = String::new();
     let read = log

@@ -51,7 +51,7 @@ pub struct Options {
     /// Numbers of connections, such as 1,64 (default: the plan's)
     #[arg(long, env = "TIDELANE_CONNECTIONS", value_delimiter = ',')]
     connections: Vec<u32>,
-    /// Measure only the kernel and the wire's limit
+    /// Measure only the kernel's stack and the upper limit of the wire (the test network)
     #[arg(long)]
     without_tidelane: bool,
     /// Do not write the result to the folder of the plan
@@ -101,9 +101,10 @@ pub fn run(options: &Options) -> Result<(), String> {
     finish(figure, &folder, &outcome, !options.no_keep)
 }
 
-/// Measures a plan. The number of rounds on the command line replaces the plan's number. The
-/// numbers of connections on the command line replace the plan's numbers. For a request plan, the
-/// numbers on the command line select some of the plan's numbers instead.
+/// Measures a plan. A number of rounds on the command line replaces the plan's number of rounds.
+/// Numbers of connections on the command line replace the plan's numbers of connections. However,
+/// for a plan of the kind `requests`, the numbers on the command line select some of the plan's
+/// numbers.
 fn measure_plan(plan: AnyPlan, options: &Options) -> Result<Outcome, Stop> {
     let rounds = |planned: u32| options.rounds.unwrap_or(planned).max(1);
     let (heading, rows, svg) = match plan {
@@ -225,7 +226,7 @@ fn finish(figure: &str, folder: &Path, outcome: &Outcome, keep: bool) -> Result<
 mod tests {
     use super::*;
 
-    /// Returns the plan of a figure of this kind.
+    /// Returns the plan of a figure of the kind `kind`.
     fn plan_of(kind: &str) -> AnyPlan {
         let folders = fs::read_dir(source_root().join("bench/figures")).expect("the figures");
         let files = folders.map(|folder| folder.expect("a folder").path().join("plan.toml"));

@@ -1,8 +1,8 @@
 //! `cargo xtask ci`: runs the checks and tests that a change must pass.
 //!
 //! The output of each step goes to a file below `target/ci`. The terminal shows one line for each
-//! step, and the last lines of the output of a step that fails. The last line has the numbers of
-//! passed, failed and skipped tests.
+//! step. If a step fails, the terminal also shows the end of the step's output. The final line has
+//! the numbers of passed, failed and skipped tests.
 
 use std::{
     fs::{self, File},
@@ -39,10 +39,11 @@ pub struct Options {
     list: bool,
 }
 
-/// Runs the steps and prints the counts as the last line.
+/// Runs the steps, and prints the numbers of passed, failed and skipped tests as the final line.
+/// With `--list`, only lists the steps.
 ///
-/// A failed step results in an exit code instead of an error, because the output already names the
-/// step.
+/// If a step fails, the function returns a nonzero exit code instead of an error, because the
+/// output already names the step.
 pub fn run(options: &Options) -> Result<ExitCode, String> {
     let wanted = |step: &&Step| {
         options.filters.is_empty()
@@ -80,8 +81,8 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(ExitCode::from(u8::from(total.failed > 0)))
 }
 
-/// Prints the skipped tests, then the failed tests and the counts. The failed tests come last,
-/// because a log may keep only the end of the output.
+/// Prints the skipped tests, then the failed tests, and then the counts. The failed tests come
+/// after the skipped tests, because a log may keep only the end of the output.
 fn print_closing(total: &Counts) {
     if !total.skips.is_empty() {
         println!("\nskipped:");
@@ -107,7 +108,7 @@ fn print_closing(total: &Counts) {
     );
 }
 
-/// Runs one step and counts its tests. `left` is the time that is left for this step and all later
+/// Runs one step and counts its tests. `left` is the remaining time for this step and all later
 /// steps.
 fn run_step(step: &Step, logs: &Path, left: Duration) -> Counts {
     let start = Instant::now();
@@ -153,13 +154,14 @@ fn show_end(text: &str, log: &Path) {
     println!("    (whole output: {})", log.display());
 }
 
-/// Exit status of `timeout` if the command has ended by SIGTERM at the time limit.
+/// Exit status of `timeout` if the command has ended after the SIGTERM at the time limit.
 const TIMED_OUT: i32 = 124;
 
-/// Runs a step's command to its end, or until the time limit in seconds.
+/// Runs a step's command to its end, or until the time limit. `limit` is the time limit in seconds.
+/// The output goes to the file `log`.
 ///
 /// The command does not outlive this process: `setpriv` makes the kernel send SIGTERM to `timeout`
-/// when this process dies, and `timeout` forwards the signal to its process group.
+/// when this process dies, and `timeout` forwards the signal to the process group of the command.
 fn execute(step: &Step, limit: u64, log: &Path) -> Result<(), String> {
     let file = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
     let errors = file.try_clone().map_err(|error| error.to_string())?;

@@ -55,7 +55,7 @@ struct Sample {
     p50_us: f64,
     /// 99th percentile of the latency in microseconds.
     p99_us: f64,
-    /// Mean number of busy CPUs among the two CPUs of wrk and of the server.
+    /// Mean number of busy CPUs, from 0 to 2: the CPU of wrk and the CPU of the server count.
     cores: f64,
 }
 
@@ -163,7 +163,7 @@ impl StackSetup {
     }
 
     /// Fetches each file with curl, once with keep-alive and once with `Connection: close`. Fails
-    /// if the digest differs from the digest of the file on disk.
+    /// if the digest of a fetched file differs from the digest of the file on disk.
     fn verify(&self) -> Result<(), Stop> {
         let limit = Duration::from_secs(30);
         for (file, len) in FILES {

@@ -38,8 +38,8 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("tests", &["proto", "shm", "nic", "service", "app", "sim"]),
 ];
 
-/// Dependencies that `FOLDERS` allows, but an invariant forbids. Each entry has the dependent
-/// crate, the crate on which it must not depend, and the invariant.
+/// Dependencies that are forbidden although `FOLDERS` allows them. Each entry has the dependent
+/// crate, the crate on which it must not depend, and the invariant that forbids the dependency.
 const FORBIDDEN: &[(&str, &str, &str)] = &[
     (
         "proto/fastpath",
@@ -63,7 +63,8 @@ const FORBIDDEN: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The order of the crates in `proto`. A crate may depend only on crates before it.
+/// The order of the crates in `proto`. A crate may depend only on the crates before it in this
+/// list.
 const PROTO: &[&str] = &[
     "wire",
     "time",
@@ -112,7 +113,7 @@ fn check(package: &Package) -> Vec<String> {
     package.depends.iter().filter_map(complain).collect()
 }
 
-/// Returns the reason why `from` may not depend on `on`, if there is one.
+/// Returns the reason why `from` must not depend on `on`, if there is one.
 fn refuse(from: &str, on: &str) -> Option<String> {
     if let Some((_, _, why)) = FORBIDDEN.iter().find(|(a, b, _)| (*a, *b) == (from, on)) {
         return Some((*why).to_owned());

@@ -1,10 +1,10 @@
 //! `cargo xtask frames`: checks the sizes of the stack frames of `libtidelane.so`.
 //!
-//! The library runs in threads and signal handlers of programs, whose stacks may be small. The
-//! check adds up the subtractions from the stack pointer in the machine code of each function. For
-//! a large frame, the compiler subtracts page by page in a loop, to touch each page (stack probes).
-//! The code before such a loop computes the final stack pointer in `%r11`, from which the check
-//! reads the size.
+//! The library runs on the stacks of a program's threads and signal handlers. These stacks may be
+//! small. The check adds up the subtractions from the stack pointer in the machine code of each
+//! function. For a large frame, the compiler subtracts page by page in a loop, to touch each page
+//! (stack probes). The code before such a loop computes in `%r11` the stack pointer at the end of
+//! the loop. The check reads the size of the frame from this computation.
 
 use std::{collections::BTreeMap, path::Path, process::Command};
 
@@ -15,8 +15,9 @@ use tidelane_tests::tools::target_dir;
 const FRAME_MAX: u64 = 4096;
 /// Path of the library below the target directory.
 const LIBRARY: &str = "release/libtidelane.so";
-/// Parts of the standard library that may have larger frames. These parts serve the backtrace of a
-/// panic, which is printed only if the user has set RUST_BACKTRACE.
+/// Parts of the names of functions that may have larger frames. These functions of the standard
+/// library serve the backtrace of a panic, which is printed only if the user has set
+/// RUST_BACKTRACE.
 const BACKTRACE: [&str; 4] = [
     "backtrace_rs::",
     "sys::backtrace::",
@@ -73,7 +74,8 @@ fn disassembled(library: &Path) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Returns the frame size in bytes of each function in a disassembly. Functions without a [`Step`]
+/// Returns the frame size in bytes of each function in a disassembly. The size is the sum of all
+/// [`Step::Down`], or the largest [`Step::Target`] if this is more. Functions without a [`Step`]
 /// are left out.
 fn frames(text: &str) -> BTreeMap<String, u64> {
     let mut steps: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
@@ -99,8 +101,8 @@ fn frames(text: &str) -> BTreeMap<String, u64> {
 enum Step {
     /// The instruction decreases the stack pointer by this number of bytes.
     Down(u64),
-    /// The instruction computes the stack pointer at which a loop of stack probes ends, this number
-    /// of bytes lower.
+    /// The instruction computes the stack pointer at which a loop of stack probes ends. This stack
+    /// pointer is lower than the current one by this number of bytes.
     Target(u64),
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   kernel package --> RAM disk --> emulator (no KVM, no network) --> results by serial line
-//!                                     root: this machine's own, read only, changes in memory
+//!                                     root: this machine's files, read only; changes in memory
 //!                                     NICs: two of each kind, joined by a hub or bridge
 //! ```
 //!
@@ -152,6 +152,8 @@ fn run_table(options: &Options) -> Result<ExitCode, String> {
     let emulator = Emulator::with(&devices, &lab, end);
     let mut results = BTreeMap::new();
     for (index, kernel) in kernels.iter().enumerate() {
+        // A kernel in `REFUSED` lacks a feature that the service needs, so only the test `STARTS`
+        // runs on this kernel.
         let refused = REFUSED.contains(kernel);
         let tests = tests.iter().filter(|test| !refused || **test == STARTS);
         let machine = KernelRun {
@@ -212,8 +214,9 @@ struct KernelRun<'a> {
 }
 
 impl KernelRun<'_> {
-    /// Boots the machine, runs the tests, and returns the results. A test that did not run is
-    /// skipped, for example if the emulator cannot start or the time is over.
+    /// Boots the machine, runs the tests, and returns the results. A test that did not run, for
+    /// example because the emulator cannot start or the time is over, has the result
+    /// [`Verdict::Skipped`].
     fn run(&self) -> BTreeMap<Place, Cell> {
         let mut cells = BTreeMap::new();
         let mut present = Vec::new();
@@ -234,7 +237,8 @@ impl KernelRun<'_> {
         cells
     }
 
-    /// Adds `verdict` as the result of each test of a NIC that has no result yet.
+    /// Adds `verdict` as the result of each test that has no result on one NIC yet. `nic` is the
+    /// index of the NIC.
     fn fill(&self, cells: &mut BTreeMap<Place, Cell>, nic: usize, verdict: &Verdict) {
         for test in &self.tests {
             cells.entry((nic, *test)).or_insert_with(|| {
@@ -245,7 +249,7 @@ impl KernelRun<'_> {
         }
     }
 
-    /// Returns the remaining time.
+    /// Returns the remaining time of the run.
     fn left(&self) -> Duration {
         self.end.saturating_duration_since(Instant::now())
     }

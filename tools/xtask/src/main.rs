@@ -30,8 +30,8 @@ struct Command {
 enum Task {
     /// Run all checks and tests, as `make test` does
     Ci(ci::Options),
-    /// Check the lengths of files and functions, cycles of imports, where unsafe code and clocks
-    /// occur, the openings of comments, and the subjects of commits
+    /// Check style rules: lengths of files, functions and lines; cycles of imports; places of
+    /// unsafe code and clocks; openings of comments; and subjects of commits
     Tidy(tidy::Options),
     /// Run one experiment of bench/figures, as `make bench FIGURE=...` does
     Bench(bench::Options),
@@ -39,11 +39,11 @@ enum Task {
     Demo(demo::Options),
     /// Run tests with real programs on other kernels and NICs, in emulated machines
     Lab(lab::Options),
-    /// Run real programs on the kernel and on Tidelane, and update their table
+    /// Run real programs on the kernel and on Tidelane, and update the table of the results
     Programs(programs::Options),
     /// Run test suites of other projects on the kernel and on Tidelane, case by case
     Suites(suites::Options),
-    /// Check that dependencies point down the layers
+    /// Check that each crate depends only on layers (top-level folders) that its own layer may use
     Deps,
     /// Check the sizes of the stack frames of libtidelane.so
     Frames,

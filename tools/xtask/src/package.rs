@@ -1,5 +1,5 @@
-//! Builds the programs of the workspace, and runs the programs of single crates, such as
-//! `bench/programs`.
+//! Builds the binaries that benchmarks start, and builds and runs the program of a single crate,
+//! such as `bench/programs`.
 
 use std::process::Command;
 
@@ -7,8 +7,8 @@ use tidelane_tests::tools::source_root;
 
 use crate::ci::BUILD;
 
-/// Builds the service, the library and the tools in release mode, so that the commit in a result
-/// is the commit of the measured binaries.
+/// Builds the service, the library and the tools in release mode before a measurement. The measured
+/// binaries are then built from the commit that the result names.
 pub fn build_measured() -> Result<(), String> {
     run(BUILD)
 }

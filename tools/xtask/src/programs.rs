@@ -13,7 +13,7 @@ pub struct Options {
     arguments: Vec<String>,
 }
 
-/// Builds the binaries that the crate starts, and builds and runs the crate.
+/// Builds the binaries that `bench/programs` starts, and then builds and runs `bench/programs`.
 pub fn run(options: &Options) -> Result<(), String> {
     build_measured()?;
     run_package("tidelane-programs", &options.arguments)

@@ -20,7 +20,8 @@ pub fn is_name_char(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Returns the text files of the tree that git tracks or does not ignore, sorted by path.
+/// Returns the text files of the tree, sorted by path: the files that git tracks, and the other
+/// files that git does not ignore.
 pub fn source_files(root: &Path) -> Result<Vec<SourceFile>, String> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -47,8 +48,8 @@ pub fn source_files(root: &Path) -> Result<Vec<SourceFile>, String> {
     Ok(paths.into_iter().filter_map(read).collect())
 }
 
-/// Adds the paths of all files below the directory `below` to `paths`, except for folders called
-/// `target` or `.git`. The paths and `below` are relative to `root`.
+/// Adds the paths of all files below the directory `below` to `paths`, except for files in folders
+/// called `target` or `.git`. The paths and `below` are relative to `root`.
 fn walk(root: &Path, below: &Path, paths: &mut Vec<String>) {
     let Ok(entries) = fs::read_dir(root.join(below)) else {
         return;
@@ -66,7 +67,7 @@ fn walk(root: &Path, below: &Path, paths: &mut Vec<String>) {
 }
 
 /// Replaces comments, strings and character literals in Rust code by spaces. The offsets and line
-/// numbers of the other code do not change.
+/// numbers of the remaining code do not change.
 pub fn code_only(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
     let mut at = 0;
@@ -185,7 +186,7 @@ mod tests {
         ];
         for (text, compact) in cases {
             let code = code_only(text);
-            assert_eq!(code.len(), text.len(), "{text}: nothing may move");
+            assert_eq!(code.len(), text.len(), "{text}: the length changed");
             let seen: String = code.split_whitespace().collect();
             assert_eq!(seen, compact);
         }

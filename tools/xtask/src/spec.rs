@@ -2,11 +2,11 @@
 //!
 //! `specs/rfcNNNN.toml` lists the requirements of an RFC ([`mod@file`] describes the format). Each
 //! requirement cites the code that implements it and a test that proves it, or gives the reason for
-//! an exception. A requirement without code, without a test or with an unimplemented part counts as
-//! missing, except for an exception and for a MAY without code. The check fails
+//! an exception. A requirement counts as missing if it has no code, if it has no test, or if a part
+//! is not implemented. An exception and a MAY without code do not count as missing. The check fails
 //!
-//! * if cited code or a cited test does not exist, if the engine does not pass a cited packet
-//!   script, or if code cites an unknown id ([`citations`]),
+//! * if cited code or a cited test does not exist, if the TCP engine (`proto/engine`) does not pass
+//!   a cited packet script, or if code cites an id that RFC 9293 does not have ([`citations`]),
 //! * if an RFC has more missing requirements than the ratchet (`spec-ratchet.txt`) allows, or
 //! * if a promise of `docs/security.md` names no test or a test that does not exist
 //!   ([`promises`]).
@@ -35,7 +35,8 @@ const RATCHET: &str = "tools/xtask/spec-ratchet.txt";
 pub struct Options {
     /// Print only the RFCs with these numbers; all RFCs are checked
     rfcs: Vec<u32>,
-    /// List the missing requirements, and the missing parts of those that are implemented in part
+    /// List the missing requirements; for a requirement that is implemented in part, also list the
+    /// missing part
     #[arg(long)]
     missing: bool,
     /// List the exceptions with their reasons
@@ -154,6 +155,7 @@ fn print_table(options: &Options, specs: &[Spec]) {
 
 /// Returns seven counts: the requirements that are met, excepted, unused (a MAY that is not
 /// implemented) and missing, the missing MUSTs, the missing SHOULDs, and the untested requirements.
+/// An untested requirement also counts as missing.
 fn counts(spec: &Spec) -> [usize; 7] {
     let of = |status| spec.count(|s, _| *s == status);
     let missing = |level| spec.count(|s, l| !s.is_settled() && l == level);

@@ -8,8 +8,8 @@
 //!   a replaced receive buffer when the stream confirms the new buffer. After
 //!   [`Stream::begin_in_place`], the stream therefore confirms a new buffer only when the caller
 //!   calls [`Stream::confirm_rx_buffer`].
-//! * **Room to send** is not freed while [`Stream::set_room_lent`] is in effect. The service reads
-//!   only published bytes.
+//! * **Room to send** is not freed between the calls `set_room_lent(true)` and
+//!   `set_room_lent(false)`. The service reads only published bytes.
 //!
 //! ```text
 //!         tx_acked         published       tx_head            end of the room
@@ -90,10 +90,10 @@ impl Stream {
         self.tx_buffer.map_or(0, StreamBuffer::to_word)
     }
 
-    /// Returns up to `wanted` bytes of room that begin `after` bytes beyond the next byte to write,
-    /// at most up to the end of the buffer's memory. Returns `None` if the limit of unacknowledged
-    /// bytes leaves no room, or less room than both `least` and `wanted`. Also returns `None` if
-    /// there is no memory, or if the stream cannot send.
+    /// Returns up to `wanted` bytes of room, at most up to the end of the buffer's memory. The room
+    /// begins `after` bytes beyond the next byte to write. Returns `None` if the limit of
+    /// unacknowledged bytes leaves no room, or less room than the smaller of `least` and `wanted`.
+    /// Also returns `None` if there is no memory, or if the stream cannot send.
     pub fn reserve(&mut self, after: u32, wanted: u32, least: u32) -> Option<Run> {
         let shut = self.flags & (program_flags::SHUT_WRITE | program_flags::CLOSE) != 0;
         if shut || self.service_flags() & service_flags::CLOSED != 0 {
@@ -139,7 +139,7 @@ impl Stream {
         self.tx_head = self.tx_head.wrapping_add(len);
     }
 
-    /// Appends as many bytes of `from` as fit to the written bytes, without publishing them.
+    /// Appends `from` to the written bytes, as far as there is room, without publishing the bytes.
     /// Returns the number of appended bytes.
     pub fn write_unpublished(&mut self, from: &[u8]) -> usize {
         let count = self.copy_in(from);
@@ -147,7 +147,7 @@ impl Stream {
         count
     }
 
-    /// Publishes the written bytes.
+    /// Publishes the written bytes: the service may read and send them from now on.
     pub fn publish(&mut self) {
         let view = self.shared.view();
         view.program().tx_head.store(self.tx_head, Release);

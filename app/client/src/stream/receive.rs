@@ -48,7 +48,8 @@ impl Stream {
         self.copy_out(0, into)
     }
 
-    /// Consumes up to `count` received bytes without copying them. Returns their number.
+    /// Consumes up to `count` received bytes without copying them. Returns the number of consumed
+    /// bytes.
     pub fn discard(&mut self, count: usize) -> usize {
         let count = count.min(self.readable());
         self.consume(count);
@@ -60,7 +61,7 @@ impl Stream {
     #[inline]
     pub(super) fn copy_out(&mut self, skip: u32, into: &mut [u8]) -> usize {
         // Bytes before the known `rx_head` need no refresh, because the present buffer stays valid
-        // until the stream loads a new one.
+        // until the stream loads a new buffer.
         if (self.rx_head.wrapping_sub(self.rx_read) as usize) < skip as usize + into.len() {
             self.refresh_rx();
         }
@@ -109,16 +110,17 @@ impl Stream {
     #[inline]
     pub(super) fn adopt_rx_head(&mut self, head: u32) {
         let readable = head.wrapping_sub(self.rx_read);
-        // `head` is out of range if more bytes would be readable than the buffer can hold, or fewer
-        // than before.
+        // `head` is out of range in two cases: more bytes would be readable than the buffer can
+        // hold, or `head` is before the present `rx_head`.
         let new = head.wrapping_sub(self.rx_head);
         if readable <= self.rx_buffer.map_or(0, StreamBuffer::len) && new <= readable {
             self.rx_head = head;
         }
     }
 
-    /// Does the work of [`refresh_rx`](Self::refresh_rx) if the service has set a new buffer or the
-    /// flag URGENT, with which the readable bytes end at the urgent mark.
+    /// Does the work of [`refresh_rx`](Self::refresh_rx) if the service has set a new buffer, or
+    /// the flag URGENT in the buffer's word. With the flag, the readable bytes may end at the
+    /// urgent mark, which is the position of the urgent byte (module `urgent`).
     #[cold]
     fn refresh_rx_slow(&mut self, head: u32, word: BufferWord) {
         let plain = word & !buffer_word::URGENT;

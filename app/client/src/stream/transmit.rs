@@ -16,8 +16,8 @@ use super::{SendLimits, Stream};
 
 /// Binary logarithm of the smallest send buffer in bytes: one page.
 const TX_LOG2_FIRST: u8 = 12;
-/// Largest number of unacknowledged bytes of a stream, even if the service's limit is higher,
-/// because it is the size of the largest buffer.
+/// Size of the largest send buffer in bytes, and therefore the largest number of unacknowledged
+/// bytes of a stream, even if the service's limit is higher.
 pub(super) const UNACKED_MAX: u32 = 1 << STREAM_BUFFER_LOG2_MAX;
 
 /// Number of bytes that a write may always take while the unsent bytes are below TCP_NOTSENT_LOWAT,
@@ -31,9 +31,9 @@ pub(super) struct Outgrown {
     /// Write position at which the last of these buffers was replaced. The service reads none of
     /// the buffers after the peer has acknowledged all bytes before this position.
     until: u32,
-    /// True if the buffers also become free when the service echoes the word of the present buffer.
-    /// False if the echo means nothing, because the service echoed the same word for an earlier use
-    /// of the present buffer.
+    /// True if the buffers also become free when the service echoes (stores in the slot) the word
+    /// of the present buffer, its offset and size. False if the echo means nothing, because the
+    /// service has already echoed this word for an earlier use of the same memory.
     echo: bool,
 }
 
@@ -58,7 +58,7 @@ impl Stream {
 
     /// Lets `fill` write up to `wanted` bytes into the send buffer. The room has two parts, because
     /// the buffer is circular. `fill` has to fill the first part first, and to return the number of
-    /// bytes. Returns `None` without calling `fill` if `write` would take no byte.
+    /// written bytes. If `write` would take no byte, returns `None` without calling `fill`.
     pub fn write_in_place<E>(
         &mut self,
         wanted: usize,
@@ -92,8 +92,8 @@ impl Stream {
         written
     }
 
-    /// Copies as many bytes as fit to the send buffer, from position `tx_head` on, without
-    /// publishing them. Returns the number of bytes.
+    /// Copies `from` to the send buffer, from position `tx_head` on and as far as there is room,
+    /// without publishing the bytes. Returns the number of copied bytes.
     #[inline]
     pub(super) fn copy_in(&mut self, from: &[u8]) -> usize {
         let count = self.prepare_tx(from.len());
@@ -201,7 +201,7 @@ impl Stream {
         let half = self.shared.view();
         let acked = half.service().tx_acked.load(Acquire);
         let unacked = self.tx_head.wrapping_sub(acked);
-        // Ignore an impossible position, beyond the written bytes or before the last position.
+        // Ignore an impossible position: beyond the written bytes, or before `self.tx_acked`.
         if unacked <= self.tx_head.wrapping_sub(self.tx_acked) {
             self.tx_acked = acked;
         }
@@ -248,7 +248,7 @@ impl Stream {
     /// Sets the program's limits of unacknowledged and unsent bytes.
     pub fn limit_sending(&mut self, sending: SendLimits) {
         self.sending = sending;
-        // Makes the next write compute the limit.
+        // The limit 0 makes the next write compute the limit again.
         self.tx_limit = 0;
     }
 
@@ -269,8 +269,8 @@ impl Stream {
         self.tx_head.wrapping_sub(sent).min(unacked)
     }
 
-    /// Returns true if the unsent bytes are below half of TCP_NOTSENT_LOWAT, where Linux wakes a
-    /// waiting writer, or if TCP_NOTSENT_LOWAT is not set.
+    /// Returns true if TCP_NOTSENT_LOWAT is not set, or if the unsent bytes are below half of its
+    /// value. Below half of the value, Linux wakes a waiting writer.
     pub fn is_below_notsent_lowat(&mut self) -> bool {
         let limit = self.sending.unsent_max;
         limit == 0 || u64::from(self.unsent()) * 2 < u64::from(limit)
@@ -293,8 +293,8 @@ impl Stream {
         limit.min(unacked.saturating_add(room))
     }
 
-    /// Frees the send buffer if all bytes are acknowledged and no room to send is lent. Returns
-    /// true if the stream is left without a send buffer.
+    /// Frees the send buffer if all bytes are acknowledged, no room to send is lent, and no
+    /// outgrown buffer remains. Returns true if the stream has no send buffer afterwards.
     pub fn trim(&mut self) -> bool {
         let Some(buffer) = self.tx_buffer else {
             return true;

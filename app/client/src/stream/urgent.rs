@@ -3,8 +3,8 @@
 //!
 //! As in Linux, only the last byte of the peer's urgent data is urgent. `read` stops at the mark.
 //! With SO_OOBINLINE, the next `read` returns the urgent byte and the bytes after it. Without
-//! SO_OOBINLINE, it returns 0 until `pass_mark` skips the urgent byte. `urgent_byte` returns the
-//! urgent byte as soon as the byte has arrived.
+//! SO_OOBINLINE, `read` then returns 0 until `pass_mark` has skipped the urgent byte. `urgent_byte`
+//! returns the urgent byte as soon as the byte has arrived.
 //!
 //! The service (the process `tidelaned`) sets the flag `service_flags::URGENT` when the peer sends
 //! urgent data. To save time, a stream loads the mark from shared memory only if this flag is set
@@ -19,13 +19,14 @@ use super::Stream;
 /// The state of a stream's urgent data, in both directions.
 #[derive(Debug)]
 pub(super) struct Urgent {
-    /// The last mark that was loaded from the slot (the connection's record in shared memory). The
-    /// read position may be beyond the mark.
+    /// The mark that the stream has most recently loaded from the slot (the connection's record in
+    /// shared memory). After the load, the program may have read beyond the mark. `None` if the
+    /// stream knows no mark.
     mark: Option<Mark>,
-    /// SO_OOBINLINE: the urgent byte is part of the stream.
+    /// True if SO_OOBINLINE is on: `read` returns the urgent byte as a part of the stream.
     inline: bool,
-    /// Position of the last mark that `report_passed` has reported to the service: the program has
-    /// read beyond this mark.
+    /// Position of the mark that `report_passed` has most recently reported to the service. The
+    /// program has read beyond this mark.
     reported: Option<u32>,
     /// Number of urgent bytes that the stream has skipped.
     skipped: u32,
@@ -47,16 +48,18 @@ struct Mark {
 /// The state of the urgent byte, as the program sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UrgentByte {
-    /// The peer has announced no urgent byte, or the program has already read the byte or beyond.
+    /// The peer has announced no urgent byte, or the program has already read the byte or has read
+    /// beyond the byte.
     None,
     /// The peer has announced the byte, but the byte has not arrived.
     Announced,
-    /// The byte has arrived.
+    /// The byte has arrived, and has this value.
     Arrived(u8),
 }
 
 impl Urgent {
-    /// Creates the state of a new connection.
+    /// Creates the state of a stream that has loaded no mark. `options` are the options in the
+    /// stream's slot.
     pub(super) fn of(options: &SlotOptions) -> Self {
         Self {
             mark: None,
@@ -76,7 +79,7 @@ impl Stream {
         self.rx_head = self.rx_read;
     }
 
-    /// Does the same as [`write`](Self::write), and makes the last byte urgent.
+    /// Does the same as [`write`](Self::write), and makes the last written byte urgent.
     pub fn write_urgent(&mut self, from: &[u8]) -> usize {
         let count = self.copy_in(from);
         self.announce_urgent(count);
@@ -84,8 +87,8 @@ impl Stream {
         count
     }
 
-    /// Announces to the service that the last of the next `count` bytes is urgent. Has to precede
-    /// the publication of the bytes.
+    /// Announces to the service that the last of the next `count` bytes is urgent. The caller has
+    /// to call this function before it publishes the bytes.
     fn announce_urgent(&mut self, count: usize) {
         if count == 0 {
             return;
@@ -98,8 +101,9 @@ impl Stream {
         self.note_options();
     }
 
-    /// Returns the mark if the mark is at or after the read position. Loads the mark only if the
-    /// service has set the URGENT flag, or if the stream already has a mark.
+    /// Returns the mark if the mark is at or after the read position, and otherwise `None`. Loads
+    /// the mark only if the service has set the flag URGENT, or if the stream has a copy of an
+    /// earlier mark.
     fn mark(&mut self) -> Option<Mark> {
         if self.service_flags() & service_flags::URGENT == 0 && self.urgent.mark.is_none() {
             return None;
@@ -107,7 +111,8 @@ impl Stream {
         self.reload_mark()
     }
 
-    /// Loads the mark. Returns the mark if the mark is at or after the read position.
+    /// Loads the mark. Returns the mark if the mark is at or after the read position, and otherwise
+    /// `None`.
     fn reload_mark(&mut self) -> Option<Mark> {
         self.load_mark();
         let at = self.rx_read;
@@ -116,7 +121,8 @@ impl Stream {
         self.urgent.mark
     }
 
-    /// Loads the urgent mark from the slot.
+    /// Loads the urgent mark from the slot. If the mark is new to the stream, but before the read
+    /// position, reports the mark as passed instead.
     fn load_mark(&mut self) {
         let view = self.shared.view();
         let word = view.service().urgent.load(Acquire);
@@ -163,7 +169,7 @@ impl Stream {
         self.urgent.skipped = self.urgent.skipped.wrapping_add(1);
     }
 
-    /// Returns the number of received urgent bytes that the stream skipped.
+    /// Returns the number of received urgent bytes that the stream has skipped.
     #[inline]
     pub fn skipped(&self) -> u32 {
         self.urgent.skipped
@@ -182,9 +188,9 @@ impl Stream {
         }
     }
 
-    /// Returns the position at which `read` stops. This is the mark if the mark is before `head`,
-    /// and otherwise `head`, which is the end of the received bytes. With SO_OOBINLINE, ignores a
-    /// mark at the read position.
+    /// Returns the position at which `read` stops: the mark if the mark is before `head`, and
+    /// otherwise `head`. The argument `head` is the end of the received bytes. With SO_OOBINLINE,
+    /// ignores a mark at the read position.
     pub(super) fn clamp_to_mark(&mut self, head: u32) -> u32 {
         let inline = self.urgent.inline;
         let Some(mark) = self.reload_mark() else {
@@ -205,8 +211,8 @@ impl Stream {
         self.mark().is_some_and(|mark| mark.pos == at)
     }
 
-    /// Returns true if the urgent byte has arrived, and the program has not yet read it or beyond
-    /// it (EPOLLPRI).
+    /// Returns true if the urgent byte has arrived, and if the program has read neither the byte
+    /// nor beyond the byte (EPOLLPRI).
     pub fn has_urgent(&mut self) -> bool {
         matches!(self.urgent_byte(), UrgentByte::Arrived(_))
     }
@@ -226,8 +232,9 @@ impl Stream {
         }
     }
 
-    /// Skips the urgent byte if it has arrived, is at the read position, and SO_OOBINLINE is off.
-    /// The bytes after the urgent byte become readable. Returns true if a byte was skipped.
+    /// Skips the urgent byte if SO_OOBINLINE is off, and if the byte has arrived and is at the read
+    /// position. The bytes after the urgent byte become readable. Returns true if a byte was
+    /// skipped.
     pub fn pass_mark(&mut self) -> bool {
         if self.urgent.inline || !self.at_mark() || self.received_head() == self.rx_read {
             return false;
@@ -249,14 +256,14 @@ impl Stream {
         self.received_head().wrapping_sub(self.rx_read) as usize
     }
 
-    /// Returns the number of received bytes that no read has returned, including skipped urgent
-    /// bytes. An edge-triggered registration has an edge when this number grows.
+    /// Returns the number of unread bytes plus the number of all skipped urgent bytes. The result
+    /// plus the number of bytes that the program has read is the number of received bytes.
     pub fn undelivered(&mut self) -> u64 {
         self.unread() as u64 + u64::from(self.urgent.skipped)
     }
 
-    /// Returns the number of unread bytes (FIONREAD). Without SO_OOBINLINE, the count ends at the
-    /// mark.
+    /// Returns the number of unread bytes (FIONREAD). Without SO_OOBINLINE, counts only the bytes
+    /// before the mark.
     pub fn unread_to_mark(&mut self) -> usize {
         if self.urgent.inline {
             self.unread()

@@ -15,7 +15,8 @@ use tidelane_ring::{
 
 const CORES: u32 = 3;
 
-/// A core's side of the program's first context.
+/// A core's ends of the rings of the program's first context. A context is the set of rings of one
+/// thread of the program.
 struct Core {
     data_requests: DataRequestConsumer,
     data_events: DataEventProducer,
@@ -32,12 +33,12 @@ impl Core {
     }
 }
 
-/// A program with one context (the rings of one thread), and each core's ends of these rings.
+/// A program with one context, and each core's ends of the context's rings.
 struct Service {
     cores: Vec<Core>,
     region: Arc<ProgramRegion>,
     page: Arc<ServicePageMap>,
-    /// Number of times that the program has rung a doorbell of the service, for any core.
+    /// Number of times that the program has rung the doorbell of a core, which wakes the core.
     rung: Arc<AtomicU32>,
     program: Program,
     context: Context,
@@ -150,6 +151,7 @@ fn listeners_are_joined_on_all_cores_and_connects_go_where_the_connection_will_b
         let request = service.cores[core].control_requests.pop().unwrap().unwrap();
         assert_eq!(request.local_port, local_port);
     }
+    // Connects without a local port go to the cores in turn.
     let any = Connect::default();
     (0..CORES).for_each(|_| service.context.connect(&any).unwrap());
     service.context.flush();
@@ -159,7 +161,9 @@ fn listeners_are_joined_on_all_cores_and_connects_go_where_the_connection_will_b
     }
 }
 
-/// If the round robin began at the process id, simulated runs would not be reproducible.
+/// A context distributes connects without a local port over the cores in turn. With a service in
+/// this process (simulator), the first core must not depend on the process id, so that simulated
+/// runs are reproducible.
 #[test]
 fn in_memory_connects_begin_with_the_same_core_in_every_process() {
     let mut service = service();

@@ -1,5 +1,5 @@
-//! A fake service for the tests: the service's side of the shared memory, which a test drives step
-//! by step.
+//! A fake service for the tests: the service's side of the memory that a program shares with the
+//! service. A test drives the fake service step by step.
 
 use std::{
     collections::HashMap,
@@ -18,9 +18,10 @@ use tidelane_ring::{
 };
 
 /// The fake service's private state of a connection. A position counts the bytes of one direction
-/// from 0, and wraps around.
+/// from 0, and wraps around. By the request ADVANCE, the program tells the service to read the
+/// program's new values in the slot (the record of a connection in shared memory).
 pub struct Connection {
-    /// Generation of the connection's slot (the record of a connection in shared memory).
+    /// Generation of the connection's slot: the number of uses and releases of the slot.
     pub generation: u32,
     /// The send buffer that the last handled ADVANCE request announced.
     tx: Option<StreamBuffer>,
@@ -34,7 +35,7 @@ pub struct Connection {
     rx_old: Vec<StreamBuffer>,
     /// Position up to which bytes were received.
     pub rx_head: u32,
-    /// Bits of [`tidelane_abi::service_flags`].
+    /// The [`tidelane_abi::service_flags`] that the fake service has set in the slot.
     pub flags: u32,
 }
 
@@ -45,10 +46,11 @@ pub struct FakeService {
     pub region: Arc<ProgramRegion>,
     /// The page with the service's routes and the states of its cores.
     pub page: Arc<ServicePageMap>,
-    /// Number of times that the program has rung the service's doorbell.
+    /// Number of times that the program has rung the service's doorbell, which wakes the core.
     pub rung: Arc<AtomicU32>,
-    /// The open connections, by slot number.
+    /// The connections that have a slot, by the number of the slot.
     pub connections: HashMap<u32, Connection>,
+    // The service's ends of the context's four rings.
     pub data_requests: DataRequestConsumer,
     pub data_events: DataEventProducer,
     pub control_requests: ControlRequestConsumer,
@@ -62,8 +64,8 @@ impl FakeService {
         FakeService::with_areas(64 << 20, 64 << 20)
     }
 
-    /// Makes a service. `rx_len` and `tx_len` are the lengths in bytes of the areas of the receive
-    /// buffers and of the send buffers.
+    /// Creates a fake service. `rx_len` is the size of the memory area for receive buffers, and
+    /// `tx_len` is the size of the memory area for send buffers, both in bytes.
     pub fn with_areas(rx_len: u64, tx_len: u64) -> FakeService {
         let layout = Layout::new(64, rx_len, tx_len).unwrap();
         let region = Arc::new(ProgramRegion::heap(&layout).unwrap());
@@ -87,8 +89,9 @@ impl FakeService {
         })
     }
 
-    /// Prepares a slot for a new connection. `rx_window` and `tx_limit` are in bytes. Returns the
-    /// slot's generation.
+    /// Prepares a slot for a new connection. `rx_window` is the limit of the receive window, and
+    /// `tx_limit` is the limit of the unacknowledged bytes, both in bytes. Returns the slot's
+    /// generation.
     pub fn begin(&mut self, slot: u32, rx_window: u32, tx_limit: u32) -> u32 {
         let view = self.region.slot(slot).unwrap();
         let half = view.service();
@@ -124,7 +127,7 @@ impl FakeService {
         generation
     }
 
-    /// Adds service flags in the slot, and sets the close cause.
+    /// Adds `flags` to the service flags in the slot, and sets the cause of the connection's end.
     pub fn set_flags(&mut self, slot: u32, flags: u32, cause: u32) {
         let view = self.region.slot(slot).unwrap();
         let connection = self.connections.get_mut(&slot).unwrap();
@@ -135,7 +138,7 @@ impl FakeService {
             .store(connection.flags, Ordering::Release);
     }
 
-    /// Takes all pending data requests.
+    /// Removes all pending data requests from the ring, and returns the requests.
     pub fn requests(&mut self) -> Vec<DataWord> {
         let mut words = Vec::new();
         while let Some(word) = self.data_requests.pop().unwrap() {
@@ -190,7 +193,8 @@ impl FakeService {
         }
     }
 
-    /// Returns the bytes that are written and not acknowledged, from the last adopted send buffer.
+    /// Returns the bytes that are written and not acknowledged. Reads the bytes from the send
+    /// buffer that the last handled ADVANCE request announced.
     pub fn unacked(&self, slot: u32) -> Vec<u8> {
         let connection = &self.connections[&slot];
         let len = connection.tx_head.wrapping_sub(connection.tx_acked) as usize;
@@ -213,8 +217,9 @@ impl FakeService {
             .store(connection.tx_acked, Ordering::Release);
     }
 
-    /// Stores bytes in the receive buffer, as if the peer had sent them. Returns false if there is
-    /// no memory for a buffer.
+    /// Stores bytes in the receive buffer, as if the peer had sent the bytes. Replaces the buffer
+    /// by a larger buffer if the bytes do not fit. Returns false if there is no memory for the
+    /// larger buffer.
     pub fn receive(&mut self, slot: u32, bytes: &[u8]) -> bool {
         let view = self.region.slot(slot).unwrap();
         let connection = self.connections.get_mut(&slot).unwrap();
@@ -264,7 +269,7 @@ impl FakeService {
         }
     }
 
-    /// Queues the event READY.
+    /// Queues the event READY: the slot has changed.
     pub fn ready(&mut self, slot: u32) {
         self.data_events
             .push(DataWord::new(data_event::READY, slot).encode())
@@ -281,7 +286,7 @@ impl FakeService {
             .unwrap();
     }
 
-    /// Publishes events. Returns true if the program's doorbell has to be rung.
+    /// Publishes the queued events. Returns true if the program's doorbell has to be rung.
     pub fn publish(&mut self) -> bool {
         self.control_events.publish();
         self.data_events.publish();
@@ -294,7 +299,8 @@ impl FakeService {
         request
     }
 
-    /// Queues a control event with the cause 4. A slot without a connection has generation 0.
+    /// Queues a control event with the cause 4, and with the generation of the slot. If the slot
+    /// has no connection, the generation in the event is 0.
     pub fn control_event(&mut self, kind: u32, slot: u32, cookie: u64, listener: u32) {
         let generation = self.connections.get(&slot).map_or(0, |c| c.generation);
         let event = ControlEvent {

@@ -1,5 +1,6 @@
-//! Tests of in-place access to a stream: the program reads and writes the bytes directly in shared
-//! memory, without copies.
+//! Tests of in-place access to a stream: the program reads and writes the bytes directly in the
+//! memory that it shares with the service, without copies. A part of a stream buffer is lent while
+//! the program may access the part directly. A slot is the record of a connection in shared memory.
 
 use std::sync::atomic::Ordering::Acquire;
 
@@ -9,7 +10,8 @@ use crate::fake_service::FakeService;
 
 const SLOT: u32 = 3;
 
-/// Returns a stream with in-place access, with the fake service and the context of its connection.
+/// Returns a fake service, a context (the rings of one thread of a program), and the stream of a
+/// connection, with in-place access.
 fn setup() -> (FakeService, Context, Stream) {
     let mut service = FakeService::new();
     let program = service.program();
@@ -27,7 +29,8 @@ fn exchange(service: &mut FakeService, context: &mut Context, stream: &mut Strea
     service.advance();
 }
 
-/// Returns the word (offset and size) of the receive buffer that the program confirmed last.
+/// Returns the word (offset and size) of the receive buffer that the program has confirmed most
+/// recently. After the confirmation, the service may free the earlier receive buffers.
 fn confirmed(service: &FakeService) -> u64 {
     let view = service.region.slot(SLOT).unwrap();
     view.program().rx_buffer_seen.load(Acquire)
@@ -72,13 +75,14 @@ fn behind(start: std::ptr::NonNull<u8>, offset: usize) -> std::ptr::NonNull<u8> 
 #[test]
 fn room_ends_at_the_limit_and_at_the_wrap() {
     let (mut service, mut context, mut stream) = setup();
+    // The limit of unacknowledged bytes is 64 KiB.
     assert!(stream.reserve(1 << 16, 100, 1).is_none(), "the limit");
     assert_eq!(stream.reserve((1 << 16) - 10, 100, 1).unwrap().len, 10);
     assert!(stream.reserve((1 << 16) - 10, 100, 11).is_none());
     assert_eq!(stream.write(&[1; 65_530]), 65_530);
     exchange(&mut service, &mut context, &mut stream);
     service.acknowledge(SLOT, 65_530);
-    // The buffer has 64 KiB, so six bytes remain before the position wraps around.
+    // The circular buffer has 64 KiB, so six bytes remain up to the end of its memory.
     assert_eq!(stream.reserve(0, 100, 1).unwrap().len, 6);
     assert_eq!(stream.reserve(6, 100, 1).unwrap().len, 100);
     stream.shutdown_write();
@@ -105,7 +109,7 @@ fn a_new_receive_buffer_is_confirmed_by_the_caller() {
     assert!(stream.submit_due());
     exchange(&mut service, &mut context, &mut stream);
     assert_eq!(confirmed(&service), stream.rx_word());
-    // Positions without unread bytes have no run.
+    // `received_run` returns `None` for a position that is not the position of an unread byte.
     assert!(stream.received_run(6000).is_none());
     assert!(stream.received_run(u32::MAX).is_none());
     assert_eq!(stream.discard(4000), 4000);

@@ -24,7 +24,8 @@ use tidelane_ring::{
     words::DataWord,
 };
 
-/// A unique socket path, which is removed when dropped.
+/// The path of a socket file, unique to this process and to the name of a test. Dropping the value
+/// removes the file.
 struct SocketPath(PathBuf);
 
 impl SocketPath {
@@ -74,9 +75,13 @@ fn answer(socket: &OwnedFd, message: &Message) {
 
 /// The fake service's side of a registered program.
 struct Registered {
+    /// The service's end of the registration socket.
     socket: OwnedFd,
+    /// The memory that the program shares with the service.
     region: Arc<ProgramRegion>,
+    /// The page with the state of the service's cores (polling threads).
     page: ServicePageMap,
+    /// The eventfd by which the program wakes the service's only core.
     doorbell: Doorbell,
 }
 
@@ -164,7 +169,9 @@ fn refusals_and_version_mismatches_are_reported() {
     service.join().unwrap();
 }
 
-/// Registers the program, and answers its requests up to UNLISTEN.
+/// Registers the program, and checks and answers its requests up to UNLISTEN. Returns the service's
+/// side of the program, and the doorbell (an eventfd) of the program's context. A context is the
+/// set of rings of one thread.
 fn answer_a_session(socket: OwnedFd) -> (Registered, Doorbell) {
     let service = register(socket);
     let (request, descriptors) = receive(&service.socket);
@@ -218,7 +225,7 @@ fn a_session_from_registration_to_the_service_s_death() {
     program.unlisten(ListenerHandle(9));
     let (service, doorbell) = service.join().unwrap();
 
-    // While the program sleeps, the service rings the program's doorbell (an eventfd) for an event.
+    // While the program sleeps, the service rings the context's doorbell for an event.
     let mut events = DataEventProducer::new(service.region.clone(), 0).unwrap();
     let _control = ControlEventProducer::new(service.region.clone(), 0).unwrap();
     assert!(context.prepare_to_sleep());
@@ -288,14 +295,15 @@ fn descriptors_of_the_library_have_high_numbers() {
 
 /// `abandon` closes this process's descriptor of the registration socket. A child that has
 /// abandoned its parent's session therefore does not delay the hang-up when the parent ends. In
-/// this test, no other process has the socket, so the service sees the hang-up at once.
+/// this test, no other process has the socket, so `abandon` itself causes the hang-up.
 #[test]
 fn an_abandoned_session_hangs_up_when_the_parent_does() {
     let path = SocketPath::new("abandoned");
     let service = serve(&path, register);
     let program = Program::register(&path.0, "testing").unwrap();
     let service = service.join().unwrap();
-    // Abandon the session as in a child after `fork`, although the shared memory is still mapped.
+    // Abandon the session as a child does after `fork`. Unlike in a child, the shared memory is
+    // still mapped.
     program.abandon();
     assert!(program.service_known_gone());
     assert!(readable(&service.socket, Duration::from_secs(5)));

@@ -1,6 +1,6 @@
-//! Tests of a stream, the program's access to one connection: its buffers, limits and flags, and
-//! impossible values of the service. The service echoes in the slot (the record of the connection)
-//! which send buffer of the stream it uses.
+//! Tests of a stream, which is the program's access to one connection: buffers, limits, flags, and
+//! impossible values from the service. In the slot (the record of the connection), the service
+//! echoes the word (offset and size) of the send buffer that the service uses.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -46,8 +46,8 @@ impl Setup {
     }
 }
 
-/// Returns the byte at a position of a stream. The bytes repeat only after 2^21 positions, more
-/// than a buffer of the tests can hold.
+/// Returns the test byte at position `pos` of the byte stream with the number `stream`. The bytes
+/// repeat only after 2^21 positions, more than a buffer of the tests can hold.
 fn byte(stream: u32, pos: u32) -> u8 {
     (pos.wrapping_mul(2_654_435_761) >> 13) as u8 ^ stream as u8
 }
@@ -120,7 +120,7 @@ fn a_growing_buffer_keeps_wrapped_bytes_and_its_predecessor() {
 #[test]
 fn an_echo_of_an_earlier_use_of_the_buffer_frees_no_unacknowledged_bytes() {
     let mut s = setup(1 << 20);
-    // The service has seen an 8 KiB buffer, which is then freed.
+    // The service sees an 8 KiB buffer, which the stream then frees.
     assert_eq!(s.stream.write(&bytes(1, 0, 8000)), 8000);
     s.exchange();
     s.service.acknowledge(SLOT, 8000);
@@ -392,7 +392,7 @@ proptest! {
     }
 }
 
-/// Two streams of one program, whose buffers are in the same area, and the expected positions.
+/// Two streams with buffers in the same memory areas, and the expected positions of each stream.
 struct World {
     service: FakeService,
     program: Program,
@@ -483,7 +483,7 @@ impl World {
         Ok(())
     }
 
-    /// Asserts that the unacknowledged bytes that the service sees are those that the stream wrote.
+    /// Asserts that the service sees the correct unacknowledged bytes of stream `n`.
     fn check(&self, n: usize) -> Result<(), TestCaseError> {
         let unacked = self.service.unacked(n as u32);
         let acked = self.service.connections[&(n as u32)].tx_acked;

@@ -1,6 +1,6 @@
 //! The number of copies and allocations that a message costs on a direct context
-//! (`tidelane-direct`), the ring API with TCP in the program's process. A port is the packet
-//! interface of a context, here a simulated NIC.
+//! (`tidelane-direct`). A direct context provides the ring API with TCP in the program's process. A
+//! port is the packet interface of a context, here a simulated NIC.
 
 mod counting_unsafe;
 #[allow(dead_code)]
@@ -20,7 +20,7 @@ use crate::{
 
 /// Number of connections of a test.
 const CONNECTIONS: usize = 20;
-/// Number of messages in each direction on each connection.
+/// Number of messages in each direction on each connection, or of datagrams in each direction.
 const ROUNDS: u64 = 200;
 
 /// Exchanges requests and answers on all connections. The server sends each received buffer as the
@@ -54,6 +54,8 @@ fn exchange(pair: &mut Pair, connections: &[Descriptor], message: &[u8], rounds:
     allocations() - before
 }
 
+/// Opens the connections. `is_shared` is true if the NICs share their memory with the contexts.
+/// Returns the two contexts, and the client's descriptors.
 fn connected(is_shared: bool) -> (Pair, Vec<Descriptor>) {
     let mut pair = Pair::new(Quality {
         is_shared,
@@ -73,7 +75,7 @@ fn a_message_costs_no_copy_and_no_allocation() {
     for len in [1, 100, 1400] {
         let (mut pair, connections) = connected(true);
         let message = pattern(1, len);
-        // The first rounds grow the lists.
+        // The first rounds allocate, because the lists grow.
         exchange(&mut pair, &connections, &message, 20);
         let before = [
             pair.client.context.counters(),
@@ -95,7 +97,7 @@ fn a_message_costs_no_copy_and_no_allocation() {
     }
 }
 
-/// A datagram costs no allocation, and no copy on a port that shares its memory.
+/// A datagram costs no allocation. If the ports share their memory, a datagram costs no copy.
 #[test]
 fn a_datagram_costs_no_copy_and_no_allocation() {
     for is_shared in [true, false] {
@@ -134,7 +136,8 @@ fn a_datagram_costs_no_copy_and_no_allocation() {
         let (_, before) = run(20);
         let (count, after) = run(ROUNDS);
         assert_eq!(count, 0, "allocations");
-        // Each round has two datagrams. Their sender and their receiver each make one copy.
+        // Without shared memory, each of the two datagrams of a round is copied by its sender and
+        // by its receiver.
         let copies = if is_shared { 0 } else { 4 * ROUNDS };
         assert_eq!(after - before, copies);
     }

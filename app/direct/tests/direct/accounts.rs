@@ -54,7 +54,7 @@ fn sent_buffers_are_held_until_the_port_returns_them() {
     assert_eq!(
         pair.client.owned(pair.buffers),
         1,
-        "the port reads the buffer"
+        "a buffer that the port reads is not held"
     );
     // An abort of the connection does not free a buffer that the port reads.
     pair.client.context.abort(client);

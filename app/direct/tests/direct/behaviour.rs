@@ -13,8 +13,8 @@ use crate::{
     nic_unsafe::{Clock, Quality},
 };
 
-/// Runs `count` clients that exchange `len` bytes each, in messages of `message_len` bytes, with an
-/// echo server.
+/// Runs `count` clients and an echo server. Each client sends `len` bytes in messages of
+/// `message_len` bytes, and receives them back.
 fn echo(pair: &mut Pair, count: usize, len: usize, message_len: usize) -> Clients {
     let (mut echo, mut clients) = (Echo::default(), Clients::default());
     pair.server
@@ -43,7 +43,7 @@ fn many_connections_get_their_own_bytes() {
     }
 }
 
-/// When buffers are short, connections wait for buffers, and no data is lost.
+/// If a context has too few buffers, connections wait for buffers, and no data is lost.
 #[test]
 fn a_lack_of_buffers_delays_and_loses_nothing() {
     let few = |end| DirectOptions {
@@ -60,8 +60,8 @@ fn a_lack_of_buffers_delays_and_loses_nothing() {
     pair.assert_clean();
 }
 
-/// Buffers are short, and the wire loses packets. All transfers still end, because out-of-order
-/// data leaves buffers for the data that fills the gap.
+/// The contexts have few buffers, and the wire loses packets. All transfers still end, because
+/// out-of-order data leaves buffers for the data that fills the gap.
 #[test]
 fn a_lack_of_buffers_and_loss_end_well() {
     for seed in 0..40 {
@@ -112,7 +112,7 @@ fn a_jumbo_payload_takes_several_buffers() {
         clock.set(clock.get() + Duration::from_millis(1));
     }
     assert!(got == data, "{} bytes", got.len());
-    // The payloads were longer than the buffers.
+    // On average, the payload of a segment was copied in more than four parts.
     let segments = far.context.tcp_counters().in_segs;
     assert!(far.context.counters().rx_copies > segments * 4);
     assert_eq!(far.owned(8192), 0);
@@ -197,7 +197,7 @@ fn ends_have_their_causes() {
     });
     assert_eq!(pair.client.list.entry(0).cause, Some(Cause::Refused));
     pair.client.sync();
-    assert!(pair.client.list.is_empty(), "the end is reported once");
+    assert!(pair.client.list.is_empty(), "the end is reported twice");
     pair.client.context.close(refused);
     // The wire loses all packets.
     pair.wire.borrow_mut().quality.loss = 1000;
@@ -212,8 +212,8 @@ fn ends_have_their_causes() {
     pair.assert_clean();
 }
 
-/// The program connects, sends before the connection is established, and closes at once. The peer
-/// gets all data, and then the end of the stream.
+/// The program sends and closes before the connection is established. The peer gets all data, and
+/// then the end of the stream.
 #[test]
 fn a_close_sends_what_is_queued() {
     let mut pair = Pair::new(Quality::default());
@@ -276,7 +276,7 @@ fn a_dropped_context_resets_its_connections() {
     assert!(held.is_empty());
 }
 
-/// `tx_sync` only sends and `rx_sync` only receives. A mix of both calls loses no event.
+/// `tx_sync` receives nothing, and `rx_sync` sends no data. A mix of both calls loses no event.
 #[test]
 fn tx_sync_and_rx_sync_together_lose_no_event() {
     let mut pair = Pair::new(Quality::default());
@@ -290,7 +290,7 @@ fn tx_sync_and_rx_sync_together_lose_no_event() {
         got.extend(pair.server.data(peer));
         got == b"abcdef"
     });
-    // `rx_sync` sends no data.
+    // `rx_sync` does not send the queued data.
     pair.client.queue(client, b"gh");
     pair.server.queue(peer, b"1");
     pair.server.context.tx_sync().expect("the NIC works");
@@ -301,8 +301,8 @@ fn tx_sync_and_rx_sync_together_lose_no_event() {
     assert_eq!(client_end.data(client), b"1");
     pair.clock.set(pair.clock.get() + Duration::from_millis(1));
     pair.server.sync();
-    assert!(pair.server.list.is_empty(), "a receive has sent");
-    // Events that arrive during a send are in the next list, exactly once.
+    assert!(pair.server.list.is_empty(), "`rx_sync` has sent the data");
+    // Data and FIN arrive before two calls of `tx_sync`. The next list reports both exactly once.
     pair.client.context.shutdown(client);
     pair.client.context.tx_sync().expect("the NIC works");
     pair.clock.set(pair.clock.get() + Duration::from_millis(1));
@@ -353,8 +353,9 @@ fn an_abort_resets_and_frees_buffers() {
     pair.assert_clean();
 }
 
-/// A program waits for room on a paused connection that is reset. The list reports the received
-/// data and then CLOSED without a resume, because the event WRITABLE never comes.
+/// A program waits for room on a paused connection, and the peer resets the connection. The event
+/// WRITABLE then never comes, so the list reports the received data and CLOSED although the
+/// connection is still paused.
 #[test]
 fn a_reset_ends_a_wait_for_room_in_spite_of_a_pause() {
     let mut pair = Pair::new(Quality::default());
@@ -362,7 +363,7 @@ fn a_reset_ends_a_wait_for_room_in_spite_of_a_pause() {
     pair.client.context.pause(client);
     pair.server.context.pause(peer);
     pair.server.queue(peer, b"before the reset");
-    // The window of the peer closes, and the send queue is full.
+    // Fill the receive window of the peer, and then the send queue of the client.
     for _ in 0..100 {
         while let Some(mut buffer) = pair.client.context.pool().allocate() {
             buffer.append(&[7; 1400]);
@@ -420,7 +421,7 @@ fn a_pause_blocks_the_peer() {
     assert!(got == data, "{} of {} bytes", got.len(), data.len());
     pair.client.context.resume(client).expect("the NIC works");
     pair.client.sync();
-    assert!(pair.client.list.is_empty(), "the end is reported once");
+    assert!(pair.client.list.is_empty(), "the end is reported twice");
     pair.client.context.pause(client);
     pair.client.context.close(client);
     pair.server.context.close(peer);

@@ -24,7 +24,7 @@ fn send<P: PacketIo>(end: &mut End<P>, from: Descriptor, payload: &[u8], to: Soc
     end.context.send_to(from, buffer, to).expect("room");
 }
 
-/// Takes the datagrams from the present list.
+/// Takes the datagrams from the present ready list.
 fn take<P: PacketIo>(end: &mut End<P>) -> Vec<Received> {
     let mut received = Vec::new();
     for at in 0..end.list.len() {
@@ -43,7 +43,7 @@ fn any(port: u16) -> SocketAddr {
     ([0; 4], port).into()
 }
 
-/// Waits until the NICs have returned the sent buffers, and asserts that all buffers are free.
+/// Runs until the NICs have returned the sent buffers, and asserts that all buffers are free.
 fn assert_no_owners(pair: &mut Pair) {
     pair.run_for(Duration::from_millis(10));
     pair.step();
@@ -252,8 +252,8 @@ fn addresses_in_use_are_refused() {
     context.bind(any(53)).expect("free again");
 }
 
-/// A full queue refuses a datagram and later reports room. A close sends the queued datagrams, and
-/// an abort drops them.
+/// A full send queue refuses a datagram and later reports room. A close sends the queued datagrams,
+/// and an abort drops them.
 #[test]
 fn a_queue_is_bounded_and_ends_with_its_socket() {
     let options = [0, 1].map(|end| {

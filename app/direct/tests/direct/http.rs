@@ -52,7 +52,7 @@ impl Site {
     }
 
     /// Runs the stack and the server once. If no packet was sent, advances the clock to the next
-    /// timer or to the arrival of the next packet.
+    /// timer or to the arrival of the next packet, but at least by 10 microseconds.
     fn step(&mut self) {
         let before = self.wire.borrow().sent;
         self.stack.poll(self.clock.get());
@@ -76,7 +76,7 @@ impl Site {
         self.get_and(connection, len, false);
     }
 
-    /// Does the same as `get`. If `half_close` is true, the client's FIN follows the request.
+    /// Requests a page like `get`. If `half_close` is true, the client's FIN follows the request.
     fn get_and(&mut self, connection: Connection, len: usize, half_close: bool) {
         let request = format!("GET /{len} HTTP/1.1\r\nHost: x\r\n\r\n");
         let mut request = request.as_bytes();

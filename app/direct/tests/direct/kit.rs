@@ -22,7 +22,7 @@ use crate::nic_unsafe::{Clock, Nic, Quality, Wire, pair};
 /// Addresses of the client and of the server.
 pub const ADDRESSES: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
 
-/// Returns an address of the server.
+/// Returns the server's address with the port `port`.
 pub fn server(port: u16) -> SocketAddr {
     (ADDRESSES[1], port).into()
 }
@@ -68,21 +68,21 @@ impl<P: PacketIo> End<P> {
         synced.expect("packet I/O works");
     }
 
-    /// Returns the union of all events of a descriptor in the present list.
+    /// Returns the union of all events of a descriptor in the present ready list.
     pub fn events(&self, descriptor: Descriptor) -> Events {
         let entries = (0..self.list.len()).map(|at| self.list.entry(at));
         let of = entries.filter(|entry| entry.descriptor == descriptor);
         of.fold(Events::default(), |all, entry| all.union(entry.events))
     }
 
-    /// Returns the descriptor of the first accepted connection in the present list.
+    /// Returns the descriptor of the first accepted connection in the present ready list.
     pub fn accepted(&self) -> Option<Descriptor> {
         let mut entries = (0..self.list.len()).map(|at| self.list.entry(at));
         let accepted = entries.find(|entry| entry.events.intersects(Events::ACCEPTED));
         accepted.map(|entry| entry.descriptor)
     }
 
-    /// Takes the data of a descriptor from the present list.
+    /// Takes the data of a descriptor from the present ready list.
     pub fn data(&mut self, descriptor: Descriptor) -> Vec<u8> {
         let mut data = Vec::new();
         for at in 0..self.list.len() {
@@ -95,7 +95,7 @@ impl<P: PacketIo> End<P> {
         data
     }
 
-    /// Queues `data` in buffers of the pool.
+    /// Queues `data` for sending, in buffers of the pool.
     pub fn queue(&mut self, descriptor: Descriptor, data: &[u8]) {
         for part in data.chunks(self.context.pool().payload_len_max() as usize) {
             let mut buffer = self.context.pool().allocate().expect("free");
@@ -104,7 +104,8 @@ impl<P: PacketIo> End<P> {
         }
     }
 
-    /// Clears the list. Returns the number of buffers in use, if the pool has `count` buffers.
+    /// Clears the ready list. Returns the number of buffers in use. `count` is the number of free
+    /// buffers at the start.
     pub fn owned(&mut self, count: u32) -> u32 {
         self.list.clear();
         count - self.context.pool().free_count()
@@ -117,7 +118,7 @@ pub struct Pair {
     pub wire: Rc<RefCell<Wire>>,
     pub client: End<Nic>,
     pub server: End<Nic>,
-    /// Number of buffers in each pool at the start.
+    /// Number of free buffers in each pool at the start.
     pub buffers: u32,
 }
 
@@ -154,7 +155,7 @@ impl Pair {
         self.clock.set(next.map_or(least, |next| next.max(least)));
     }
 
-    /// Runs both contexts once. Advances the clock if there are no events.
+    /// Runs both contexts once. If neither context reports an event, advances the clock.
     pub fn step(&mut self) {
         self.client.sync();
         self.server.sync();
@@ -211,7 +212,7 @@ impl Pair {
         (client, accepted.expect("accepted"))
     }
 
-    /// Asserts that no connection is left and that all buffers are free.
+    /// Waits for the end of all connections, and asserts that all buffers are then free.
     pub fn assert_clean(&mut self) {
         self.run_until("the end of all connections", |pair| {
             let ends = [&pair.client, &pair.server];
@@ -241,7 +242,7 @@ pub fn pattern(seed: u32, len: usize) -> Vec<u8> {
 pub struct Echo {
     /// Refused buffers by connection, in the order of their data.
     kept: BTreeMap<Descriptor, Vec<Buffer>>,
-    /// Descriptors to close once their refused buffers are sent.
+    /// Connections whose peer has sent a FIN. Each is closed once its refused buffers are sent.
     ended: Vec<Descriptor>,
     /// Number of open connections.
     pub connections: usize,
@@ -373,7 +374,7 @@ impl Clients {
 
 impl Stream {
     fn send(&mut self, context: &mut dyn Context, descriptor: Descriptor) {
-        // Half of the buffers are left for the echo.
+        // Half of the buffers stay free for the echo.
         let half = context.pool().count() / 2;
         while self.sent < self.len
             && context.pool().free_count() > half

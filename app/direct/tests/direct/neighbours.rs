@@ -1,5 +1,6 @@
-//! The link addresses of frames: for neighbours that are known, unknown or learned from their
-//! frames. A context sends and answers no ARP.
+//! The destination link addresses of sent frames. The link address of a neighbour is set by the
+//! program, is unknown, or is learned from a received frame. A context neither sends nor answers
+//! ARP.
 
 use std::io::ErrorKind;
 
@@ -17,6 +18,7 @@ const LINK_ADDRESSES: [MacAddress; 2] = [
     MacAddress([2, 0, 0, 0, 0, 1]),
     MacAddress([2, 0, 0, 0, 0, 2]),
 ];
+/// Link address of the router.
 const ROUTER: MacAddress = MacAddress([2, 0, 0, 0, 0, 9]);
 
 /// Returns two contexts on an Ethernet link. Neither end knows the other's link address.
@@ -34,8 +36,8 @@ fn link(destination: MacAddress, source: MacAddress) -> Vec<u8> {
     [destination.0, source.0].concat()
 }
 
-/// A connection to a neighbour with an unknown link address is refused at once, and sends no
-/// packet. The same call succeeds once the link address is known.
+/// If the link address of a neighbour is unknown, a call that connects to the neighbour fails
+/// immediately and sends no packet. The same call succeeds once the link address is known.
 #[test]
 fn an_open_to_an_unknown_neighbour_is_refused() {
     let mut pair = strangers();
@@ -80,7 +82,7 @@ fn an_open_to_an_unknown_neighbour_is_refused() {
     pair.assert_clean();
 }
 
-/// Segments to an unknown neighbour go to the router, if there is one.
+/// If a router is set, segments to a peer with an unknown link address go to the router.
 #[test]
 fn a_router_reaches_unknown_peers() {
     let mut options = [options(0), options(1)];
@@ -96,7 +98,8 @@ fn a_router_reaches_unknown_peers() {
     );
 }
 
-/// A reset for an unknown connection goes to the source link address of the segment.
+/// A reset that answers a segment without a connection goes to the source link address of this
+/// segment.
 #[test]
 fn a_reset_goes_to_the_sender() {
     let mut pair = strangers();
@@ -145,7 +148,7 @@ fn arp_and_neighbour_solicitations_are_not_answered() {
         let dropped: u64 = pair.server.context.drops().iter().sum();
         assert_eq!(dropped, round as u64 + 1);
     }
-    assert_eq!(pair.wire.borrow().sent, 2, "only the two requests");
+    assert_eq!(pair.wire.borrow().sent, 2, "a request was answered");
     let drops = pair.server.context.drops();
     assert_eq!(drops[DropReason::UnsupportedEthertype.index()], 1);
 }

@@ -46,8 +46,8 @@ pub struct Quality {
     pub loss: u64,
     /// Probability of duplication, in permille.
     pub duplicate: u64,
-    /// Probability of a random delay from one to 20 times `delay`, in permille. Packets with a
-    /// longer delay may arrive out of order.
+    /// Probability of a random delay from one to 20 times `delay`, in permille. A packet with a
+    /// delay above `delay` may arrive after packets that were sent later.
     pub reorder: u64,
     /// Probability of a changed byte or a truncation, in permille.
     pub corrupt: u64,
@@ -98,7 +98,7 @@ pub struct Wire {
     pub sent: u64,
     /// Length of the longest packet in bytes.
     pub longest: usize,
-    /// Destination and source address of the last packet's Ethernet header.
+    /// Destination and source link address of the most recently sent packet.
     pub last_link: [u8; 12],
 }
 
@@ -109,7 +109,7 @@ impl Wire {
             quality,
             state: quality.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             queues: [0; 2].map(|_| VecDeque::with_capacity(1024)),
-            // Preallocate, so that the wire allocates only if very many packets are on it.
+            // Preallocate, so that the wire allocates only for more than 1024 packets at a time.
             free: (0..1024)
                 .map(|_| Vec::with_capacity(PACKET_LEN_MAX as usize))
                 .collect(),
@@ -223,7 +223,7 @@ impl Frames {
     }
 }
 
-/// A received frame: its number, and the range of its data.
+/// A received frame: its number, and the range of its data within the frame.
 type Received = (u32, Range<u32>);
 
 /// A frame that the NIC is sending.
@@ -279,7 +279,7 @@ pub struct Nic {
     returned: VecDeque<u32>,
     /// True until the stack under test has taken the memory.
     has_memory: bool,
-    /// Number of packets that were dropped for lack of a free frame.
+    /// Number of received packets that were dropped for lack of a free frame.
     pub overruns: u64,
 }
 
@@ -308,7 +308,8 @@ impl Nic {
         }
     }
 
-    /// Completes transmissions. Panics if the data of a frame has changed during its transmission.
+    /// Completes the transmissions that are due. Panics if the data of a frame has changed during
+    /// its transmission.
     fn complete(&mut self) {
         let now = self.wire.borrow().clock.get();
         while let Some(sent) = self.in_flight.pop_front_if(|sent| sent.done <= now) {
@@ -418,8 +419,8 @@ impl PacketIo for Nic {
     }
 }
 
-// SAFETY: the owner of the memory is a reference to it. The NIC accesses only frames of its rings,
-// of bursts, and of transmissions. A transmission reads its frame.
+// SAFETY: the owner is a counted reference, which keeps the memory alive. The NIC accesses only
+// frames of its rings, of bursts, and of transmissions. A transmission only reads its frame.
 unsafe impl SharedFrames<NicBurst> for Nic {
     fn take_memory(&mut self) -> Option<FrameMemory> {
         std::mem::take(&mut self.has_memory).then_some(())?;

@@ -8,6 +8,7 @@ use crate::{
     nic_unsafe::{PACKET_LEN_MAX, Quality},
 };
 
+/// Number of seeds.
 const SEEDS: u64 = 300;
 
 /// Returns the impairments of a seed. One seed in four has no loss. The other seeds lose 5, 10 or
@@ -80,8 +81,9 @@ fn a_seed_repeats() {
     }
 }
 
-/// A lossy peer and a peer that does not read do not delay another connection. Each request of the
-/// other connection is answered within 2 ms, and the client's buffers in use are bounded.
+/// Neither a connection with packet loss (`lossy`) nor a connection that the client has paused
+/// (`blocked`) delays a third connection (`prompt`). Each request of `prompt` is answered within
+/// 2 ms. After each answer, at most 300 of the client's buffers are in use.
 #[test]
 fn lossy_and_blocked_peers_delay_nobody_else() {
     let mut pair = Pair::new(Quality::default());
@@ -94,8 +96,8 @@ fn lossy_and_blocked_peers_delay_nobody_else() {
     pair.server.queue(lossy_peer, &data);
     let mut got = Vec::new();
     for round in 0..200 {
-        // Packets are lost only between the requests, so the prompt connection loses no request
-        // and no answer.
+        // The wire loses packets only between the exchanges of `prompt`, so `prompt` loses no
+        // request and no answer.
         pair.wire.borrow_mut().quality.loss = 300;
         for _ in 0..20 {
             pair.step();

@@ -1,5 +1,6 @@
-//! Tests of the call `sync` while it waits for events. A wait runs timers, ends at its time limit
-//! or with a packet, and repeats sends when a packet port (`PacketIo`) has free frames again.
+//! Tests of waits: calls of `sync` that wait for events. A wait runs the timers, and ends with an
+//! event or at its time limit. If the port (the packet interface, `PacketIo`) had no free frame for
+//! a segment, the wait sends the segment when a frame is free again.
 
 use std::{rc::Rc, time};
 
@@ -33,7 +34,8 @@ fn a_wait_runs_timers_and_ends_at_its_limit() {
     assert!((4..=12).contains(&waits), "{waits} waits");
 }
 
-/// A wait without a time limit ends with an event of the connection.
+/// A wait without a time limit ends with an event of the connection. The wire loses all packets, so
+/// the event is the failure of the active open.
 #[test]
 fn a_wait_ends_with_an_event() {
     let mut pair = Pair::new(Quality {
@@ -46,8 +48,9 @@ fn a_wait_ends_with_an_event() {
     assert!(pair.client.events(opened).intersects(Events::CLOSED));
 }
 
-/// A wait retries a send that found no free frame, without waiting for the next timer. One call
-/// sends the SYNs of more connections than the port has frames.
+/// If the port has no free frame for a segment, the wait sends the segment when a frame is free
+/// again, before the retransmission timer expires. One call sends the SYNs of more connections than
+/// the port has frames.
 #[test]
 fn a_wait_sends_when_the_port_has_frames_again() {
     let mut pair = Pair::new(Quality {

@@ -1,4 +1,5 @@
-//! Throughput and CPU time of sends with and without copies.
+//! Measures the throughput and the CPU time of sends with copies, and of zero-copy sends (the
+//! kernel reads the program's buffers). The command of the measurement:
 //!
 //! ```text
 //! cargo test -p tidelane-kernel --test zero_copy -- --ignored --nocapture figures
@@ -19,17 +20,18 @@ use crate::{link::VethPair, open::open};
 
 /// Bytes that a measurement sends.
 const TOTAL: usize = 256 << 20;
-/// Number of measurements of each kind. The measurement with the least CPU time of sender and
-/// receiver counts.
+/// Number of measurements for each link, message length and kind of send. The result is the
+/// measurement in which sender and receiver together used the least CPU time.
 const RUNS: usize = 5;
 
-/// One measurement.
+/// Result of one measurement.
 #[derive(Clone, Copy)]
 struct Figures {
+    /// Elapsed time.
     elapsed: Duration,
     /// CPU time of the sender's thread.
     sender: Duration,
-    /// CPU time of sender and receiver.
+    /// CPU time of the process: the threads of sender and receiver.
     both: Duration,
 }
 
@@ -38,7 +40,7 @@ fn cpu_time(clock: ClockId) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Answers each message of `len` bytes by one byte.
+/// In a new thread, accepts a connection and answers each message of `len` bytes by one byte.
 fn answer(listener: TcpListener, len: usize) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let mut stream = listener.accept().expect("a connection").0;
@@ -49,8 +51,8 @@ fn answer(listener: TcpListener, len: usize) -> thread::JoinHandle<()> {
     })
 }
 
-/// Sends messages of `len` bytes in buffers of 4 KiB at most, with at most two messages under
-/// way.
+/// Sends messages of `len` bytes in buffers of 4 KiB at most. At most two messages are without an
+/// answer at a time.
 fn exchange(context: &mut KernelContext, peer: Descriptor, len: usize) -> Figures {
     let mut list = ReadyList::new();
     let data = vec![7; 4096.min(len)];
@@ -84,7 +86,7 @@ fn exchange(context: &mut KernelContext, peer: Descriptor, len: usize) -> Figure
     }
 }
 
-/// Writes to the free buffers, so that they have pages of their own.
+/// Writes to all free buffers, so that each buffer has pages of its own before the measurement.
 fn touch(context: &KernelContext) {
     let mut touched = Vec::new();
     while let Some(mut buffer) = context.pool().allocate() {
@@ -93,7 +95,8 @@ fn touch(context: &KernelContext) {
     }
 }
 
-/// Measures messages of `len` bytes to `listener`. Returns `None` if the system has no io_uring.
+/// Measures messages of `len` bytes to `listener`. Returns `None` if the system forbids io_uring,
+/// or if the kernel lacks a required feature of io_uring.
 fn measure(listener: TcpListener, len: usize, zero_copy: ZeroCopy) -> Option<Figures> {
     let mut context = open(&KernelOptions {
         zero_copy,
@@ -113,15 +116,16 @@ fn measure(listener: TcpListener, len: usize, zero_copy: ZeroCopy) -> Option<Fig
     Some(figures)
 }
 
-/// The kinds of sends that are compared.
+/// The kinds of sends that are compared, with their names. With `learning`, the sends of a
+/// connection copy after the kernel has reported a copy of a zero-copy send.
 const KINDS: [(&str, ZeroCopy); 3] = [
     ("copy", ZeroCopy::Never),
     ("zero-copy", ZeroCopy::Always { min: 1 }),
     ("learning", ZeroCopy::WhereItPays { min: 1 }),
 ];
 
-/// Measures the kinds of sends in turn for several message lengths. Prints a line for each length
-/// and kind.
+/// Measures the kinds of sends in turn for several message lengths. Prints the best measurement of
+/// each length and kind.
 fn compare(link: &str, mut listen: impl FnMut() -> TcpListener) {
     for len in [16 << 10, 64 << 10, 256 << 10] {
         let mut best: [Option<Figures>; KINDS.len()] = [None; KINDS.len()];

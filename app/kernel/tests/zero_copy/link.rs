@@ -1,4 +1,4 @@
-//! A veth pair between the test and a network namespace.
+//! A veth pair between the network namespace of the test and another network namespace.
 
 use std::{
     fs::File,
@@ -19,19 +19,22 @@ use crate::xdp_unsafe::attach_pass;
 /// A veth pair whose far end is in a network namespace of its own. Dropping the value removes the
 /// pair and the namespace.
 pub struct VethPair {
+    /// Name of the near device. The other namespace has the same name.
     name: String,
+    /// Number of the pair, which selects the addresses of its ends.
     number: u32,
 }
 
-/// Runs `ip` with these arguments. Returns true if the command succeeds.
+/// Splits `words` at its spaces, and runs `ip` with these arguments. Returns true if the command
+/// succeeds.
 fn ip(words: &str) -> bool {
     let status = Command::new("ip").args(words.split_whitespace()).status();
     status.is_ok_and(|status| status.success())
 }
 
 impl VethPair {
-    /// Creates a pair. Prints a message and returns `None` if the process cannot create a
-    /// namespace.
+    /// Creates a pair. If the process cannot create a namespace, prints a message and returns
+    /// `None`.
     pub fn new() -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -82,7 +85,8 @@ impl VethPair {
         self.at_far_end(|| TcpListener::bind((far.as_str(), 0)).expect("a free port"))
     }
 
-    /// Attaches an XDP program to the far end. Dropping the result detaches the program.
+    /// Attaches to the far end an XDP program that passes every packet. Dropping the result
+    /// detaches the program.
     pub fn attach(&self) -> OwnedFd {
         self.at_far_end(|| {
             let any = socket(AddressFamily::INET, SocketType::DGRAM, None).expect("a socket");

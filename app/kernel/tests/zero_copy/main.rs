@@ -1,7 +1,9 @@
-//! Zero-copy sends: the bytes at a slow peer, and the buffers that the kernel reads.
+//! Tests of zero-copy sends, in which the kernel reads the program's buffers. A slow peer gets the
+//! right bytes, and a buffer is free only after the kernel has finished reading it.
 //!
-//! The kernel copies over loopback, but only when the packet reaches the receiver. Until then, for
-//! example while the peer's window is closed, the kernel reads the program's buffers.
+//! Over loopback, the kernel copies the payload of a zero-copy send, but only when the packet
+//! reaches the receiver. Until then, for example while the peer's window is closed, the kernel
+//! reads the program's buffers.
 
 mod figures;
 mod link;
@@ -25,11 +27,12 @@ use crate::open::open;
 
 /// Time limit of a read, and of a wait for a condition.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Time limit of one wait.
+/// Time limit of one sync while a test waits for a condition.
 const WAIT: Wait = Wait::For(Duration::from_millis(5));
-/// Receive buffer in bytes of a peer that does not read. The buffer holds less than one message.
+/// Size in bytes of the receive buffer of a peer that does not read. Most of the data that a test
+/// sends does not fit into this buffer.
 const WINDOW_MIN: usize = 4096;
-/// Receive buffer in bytes of a peer that reads slowly.
+/// Size in bytes of the receive buffer of a peer that reads slowly.
 const WINDOW: usize = 65_536;
 
 /// Returns options with which every send is a zero-copy send.
@@ -40,7 +43,7 @@ fn always() -> KernelOptions {
     }
 }
 
-/// A context with one connection to a socket of the standard library.
+/// A context (the sockets of one thread) with one connection to a socket of the standard library.
 struct Joined {
     context: KernelContext,
     descriptor: Descriptor,
@@ -49,13 +52,13 @@ struct Joined {
 }
 
 impl Joined {
-    /// Connects over loopback to a peer with a receive buffer of [`WINDOW_MIN`].
+    /// Connects over loopback to a peer with a receive buffer of [`WINDOW_MIN`] bytes.
     fn new(options: &KernelOptions) -> Option<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         Self::with(options, &listener, WINDOW_MIN)
     }
 
-    /// Connects over loopback to a peer with a receive buffer of [`WINDOW`].
+    /// Connects over loopback to a peer with a receive buffer of [`WINDOW`] bytes.
     fn to_reader(options: &KernelOptions) -> Option<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         Self::with(options, &listener, WINDOW)
@@ -93,19 +96,20 @@ impl Joined {
         }
     }
 
+    /// Frees the buffers of the list. Returns the number of free buffers of the pool.
     fn free(&mut self) -> u32 {
         self.list.clear();
         self.context.pool().free_count()
     }
 
-    /// Returns a buffer with the first bytes of `data`.
+    /// Returns a buffer with the first bytes of `data`. Returns `None` if no buffer is free.
     fn buffer(&self, data: &[u8]) -> Option<Buffer> {
         let mut buffer = self.context.pool().allocate()?;
         buffer.append(data);
         Some(buffer)
     }
 
-    /// Queues `data` in buffers of the pool's length.
+    /// Splits `data` into buffers of the pool, and queues the buffers for sending.
     fn queue(&mut self, data: &[u8]) {
         for part in data.chunks(self.context.pool().buffer_len() as usize) {
             let buffer = self.buffer(part).expect("free");
@@ -113,7 +117,8 @@ impl Joined {
         }
     }
 
-    /// Queues `data` until the context refuses a buffer. Returns the number of queued bytes.
+    /// Queues `data` until the context refuses a buffer or no buffer is free. Returns the number of
+    /// queued bytes.
     fn queue_some(&mut self, data: &[u8]) -> usize {
         let mut queued = 0;
         while let Some(buffer) = self.buffer(&data[queued..]).filter(|it| !it.is_empty()) {
@@ -181,7 +186,8 @@ fn a_slow_peer_gets_each_byte_once_and_in_order() {
 }
 
 /// Sends `data` to a peer that does not read. Returns the numbers of free buffers before and after
-/// the send. The second number is smaller if the kernel reads the sent buffers.
+/// the send. The second number is smaller if the kernel still reads sent buffers, or if the socket
+/// has no room for all of the data.
 fn lend(joined: &mut Joined, data: &[u8]) -> (u32, u32) {
     let free = joined.free();
     joined.queue(data);
@@ -205,7 +211,7 @@ fn a_buffer_is_free_after_its_notification_and_not_before() {
     joined.stream.read_exact(&mut got).expect("the data");
     assert!(got == data);
     joined.sync_until(|joined| joined.free() == free);
-    // A plain send copies to the socket's buffer, so the buffers are free at once.
+    // A plain send copies to the socket's buffer, so the buffers are free after the sync.
     let options = KernelOptions {
         zero_copy: ZeroCopy::Never,
         ..always()
@@ -215,14 +221,15 @@ fn a_buffer_is_free_after_its_notification_and_not_before() {
     assert_eq!(still_free, free);
 }
 
-/// A wait without an event ends early only with a notification that the kernel has finished reading
-/// sent buffers. The one notification of this test ends at most one wait.
+/// If there is no event, a wait ends before its time limit only with a notification: the kernel has
+/// finished reading the buffers of a send. This test has one notification, which ends at most one
+/// wait.
 #[test]
 fn a_notification_ends_one_wait() {
     let Some(mut joined) = Joined::new(&always()) else {
         return;
     };
-    // One send has all of the data.
+    // One send has all of the data, so there is one notification.
     let data = pattern(200_000);
     let (free, still_free) = lend(&mut joined, &data);
     assert!(still_free < free);
@@ -294,7 +301,7 @@ fn an_abort_ends_the_reads_of_the_kernel() {
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
 }
 
-/// After a reset by the peer, all buffers are free.
+/// After a reset by the peer, all buffers become free.
 #[test]
 fn a_reset_ends_the_reads_of_the_kernel() {
     let Some(mut joined) = Joined::new(&always()) else {
@@ -305,11 +312,12 @@ fn a_reset_ends_the_reads_of_the_kernel() {
     sockopt::set_socket_linger(&joined.stream, Some(Duration::ZERO)).expect("a socket");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");
+    // The assignment drops the old stream, which resets the connection.
     joined.stream = TcpStream::connect(address).expect("a listener");
     joined.sync_until(|joined| joined.free() == free);
 }
 
-/// Returns all free buffers, filled with other bytes.
+/// Takes all free buffers of the pool, overwrites their memory, and returns the buffers.
 fn overwrite(pool: &Pool) -> Vec<Buffer> {
     let mut taken = Vec::new();
     while let Some(mut buffer) = pool.allocate() {
@@ -322,8 +330,9 @@ fn overwrite(pool: &Pool) -> Vec<Buffer> {
 /// The pool does not reuse memory that the kernel reads, even after the end of the context.
 #[test]
 fn a_dropped_context_leaves_the_memory_to_the_kernel() {
-    // In the second case, the kernel takes a part of the data, which ends within a buffer. The rest
-    // of this buffer stays in the queue.
+    // Each case: length of a buffer, and size of the socket's send buffer, both in bytes. In the
+    // second case, the send buffer has room for only a part of the data. The part ends within a
+    // buffer of the pool, and the rest of this buffer stays in the queue.
     for (buffer_len, send_buffer) in [(4096, 500_000), (65_536, 50_000)] {
         let options = KernelOptions {
             buffer_len,
@@ -387,7 +396,8 @@ fn a_blocked_connection_holds_a_bounded_number_of_buffers() {
     }
 }
 
-/// Sends one byte, and syncs until the kernel has reported whether it has copied the byte.
+/// Sends one byte, and syncs until the notification has arrived, which reports whether the kernel
+/// has copied the byte.
 fn learn(joined: &mut Joined) {
     let free = joined.free();
     joined.queue(b"x");
@@ -417,7 +427,8 @@ fn a_report_of_a_copy_ends_the_zero_copy_sends_of_the_connection() {
     }
 }
 
-/// Zero-copy sends need no further system calls: the kernel answers during the submission.
+/// A zero-copy send needs one system call, as a plain send does: the kernel answers the request
+/// during its submission.
 #[test]
 fn a_sync_with_zero_copy_sends_is_one_system_call() {
     let Some(mut joined) = Joined::new(&always()) else {

@@ -1,8 +1,9 @@
-//! Zero-copy sends that the kernel does not copy.
+//! Zero-copy sends (the kernel reads the program's buffers) whose payload the kernel does not copy.
 //!
 //! A veth device with an XDP program copies each packet into a page of its own before the receiver
-//! gets the packet, as the DMA of a NIC does. The sender's stack then does not copy the payload,
-//! and the notification reports no copy.
+//! gets the packet, as the DMA of a NIC does. The sender's stack then does not copy the payload.
+//! The notification, which tells the sender that the kernel has finished reading the buffers,
+//! reports no copy.
 
 use tidelane_kernel::{KernelOptions, ZeroCopy};
 
@@ -16,6 +17,8 @@ fn learning() -> KernelOptions {
     }
 }
 
+/// With an XDP program, the kernel reports no copy of the first send, and the second send is a
+/// zero-copy send, too. Without a program, the kernel reports a copy, and the second send copies.
 #[test]
 fn zero_copy_sends_go_on_without_reports_of_copies() {
     for has_program in [false, true] {

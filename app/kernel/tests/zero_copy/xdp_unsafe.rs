@@ -19,6 +19,7 @@ struct Load {
     insn_cnt: u32,
     insns: u64,
     license: u64,
+    /// The fields `log_level`, `log_size` and `log_buf`. Zero disables the log of the verifier.
     log: [u32; 4],
     kern_version: u32,
     prog_flags: u32,
@@ -36,10 +37,10 @@ struct Link {
     flags: u32,
 }
 
-/// Calls `bpf`, and returns the new descriptor.
+/// Calls `bpf`, and returns the new file descriptor.
 fn bpf<T>(command: libc::c_long, arguments: &mut T) -> io::Result<OwnedFd> {
-    // SAFETY: the arguments are live and of the stated size, and so is the memory to which they
-    // point.
+    // SAFETY: the arguments are live and have the stated size. The memory to which the arguments
+    // point is live until the call returns.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *arguments, size_of::<T>()) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -48,10 +49,10 @@ fn bpf<T>(command: libc::c_long, arguments: &mut T) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// Attaches an XDP program that returns XDP_PASS to an interface. Dropping the result detaches the
-/// program.
+/// Attaches to an interface an XDP program that passes every packet. Dropping the result detaches
+/// the program.
 pub fn attach_pass(ifindex: u32) -> io::Result<OwnedFd> {
-    // r0 = 2; exit
+    // r0 = 2 (XDP_PASS); exit
     let insns = [0x0000_0002_0000_00b7u64, 0x0000_0000_0000_0095];
     let program = bpf(
         BPF_PROG_LOAD,

@@ -5,16 +5,16 @@
 //! other blocks: next | 124 bytes of key and value
 //! ```
 //!
-//! Equal blocks cannot fragment the memory, because any freed block fits any item. The kernel
-//! allocates the memory of a block at the first use of the block.
+//! Blocks of equal size cannot fragment the memory, because any freed block fits any item. The
+//! kernel allocates a page of the memory at the first use of a block in the page.
 
 /// Length of a block in bytes.
 pub const BLOCK_LEN: usize = 128;
 /// Block number that means "no block": the end of a chain or list.
 pub const NONE: u32 = u32::MAX;
-/// Offset of the data in the first block of an item.
+/// Offset in bytes of the data (key and value) in the first block of an item.
 pub const FIRST_DATA: usize = 56;
-/// Offset of the data in the other blocks.
+/// Offset in bytes of the data in the other blocks of an item.
 pub const NEXT_DATA: usize = 4;
 
 const _: () = assert!(size_of::<Block>() == BLOCK_LEN && align_of::<Block>() == BLOCK_LEN);
@@ -25,7 +25,7 @@ const _: () = assert!(size_of::<Block>() == BLOCK_LEN && align_of::<Block>() == 
 pub enum Word {
     /// Next block of the chain or of the free list.
     Next,
-    /// Next item in the bucket.
+    /// Next item in the bucket of the hash table.
     BucketNext,
     /// Neighbour in the LRU list that was used more recently.
     Newer,
@@ -49,13 +49,13 @@ pub enum Word {
     CasLow,
     /// High half of the CAS number.
     CasHigh,
-    /// Length of the key in bytes (the low 8 bits), and the marks of the item.
+    /// Length of the key in bytes (the low 8 bits), and the marks (flag bits) of the item.
     KeyLenAndMarks,
 }
 
 const _: () = assert!((Word::KeyLenAndMarks as usize + 1) * 4 == FIRST_DATA);
 
-/// A block: 128 bytes, aligned to two cache lines.
+/// A block: 128 bytes, aligned to 128 bytes, so that a block fills two cache lines of 64 bytes.
 #[derive(Clone)]
 #[repr(align(128))]
 pub struct Block([u8; BLOCK_LEN]);
@@ -109,7 +109,7 @@ impl Arena {
         self.used
     }
 
-    /// Returns the limit of blocks.
+    /// Returns the limit of the number of blocks.
     pub fn count_max(&self) -> u32 {
         self.count_max
     }

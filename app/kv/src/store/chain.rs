@@ -45,10 +45,10 @@ impl Upload {
 #[derive(Clone, Copy, Debug)]
 pub struct Reader {
     item: Item,
-    /// Block of the position.
+    /// Number of the block that contains the position.
     block: u32,
-    /// Offset of the position in the block. At the end of the block, the next byte is in the next
-    /// block of the chain.
+    /// Offset of the position in the block. If the offset is [`BLOCK_LEN`], the next byte is in the
+    /// next block of the chain.
     at: usize,
     /// Number of bytes that are not yet read.
     left: usize,
@@ -85,8 +85,9 @@ impl Store {
         Ok(upload)
     }
 
-    /// Appends bytes to the value. Blocks are allocated as the bytes arrive, so a client that
-    /// announces a large value takes only the blocks of the key before the value arrives.
+    /// Appends bytes to the value. Blocks are allocated only as the bytes arrive. Until bytes of
+    /// the value arrive, a client that has announced a large value therefore holds only the blocks
+    /// of the key.
     ///
     /// # Errors
     ///
@@ -135,7 +136,7 @@ impl Store {
         is_append: bool,
     ) -> Result<Upload, OutOfMemory> {
         // The pin of `old` protects `old` from eviction while blocks of the new item are allocated.
-        // `added` is in no table, so the end of the pin of `added` frees `added`.
+        // `added` is not in the hash table, so `unpin` frees `added`.
         let added = self.finish_upload(added);
         let (old_reader, added_reader) = (self.pin(old), self.pin(added));
         let parts = match is_append {
@@ -156,7 +157,8 @@ impl Store {
         joined
     }
 
-    /// Appends the values of two readers, in the order of `parts`, to the upload.
+    /// Appends the values of two readers, in the order of `parts`, to the upload. On failure,
+    /// abandons the upload.
     fn extend_by(&mut self, upload: Upload, parts: [Reader; 2]) -> Result<Upload, OutOfMemory> {
         let mut upload = upload;
         let mut buffer = [0; BLOCK_LEN];
@@ -179,7 +181,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Fails if no memory is left. `old` then does not change.
+    /// Fails if no memory is left, or if all uploads together hold half of the blocks. After a
+    /// failure, `old` is unchanged.
     pub fn replace_value(
         &mut self,
         now: Second,
@@ -217,9 +220,9 @@ impl Store {
         Ok(block)
     }
 
-    /// Ends an upload whose value has arrived. Returns the item, which is in no table.
+    /// Ends an upload whose value has arrived. Returns the item, which is not in the hash table.
     pub(super) fn finish_upload(&mut self, upload: Upload) -> Item {
-        assert_eq!(upload.missing, 0, "the value is whole");
+        assert_eq!(upload.missing, 0, "the value is incomplete");
         self.uploading -= upload.blocks;
         self.set_word(upload.item, Word::Last, upload.last);
         upload.item
@@ -293,7 +296,8 @@ impl Store {
         self.reader(item)
     }
 
-    /// Ends the pin of a reader. Frees the item if no table entry or other pin refers to the item.
+    /// Ends the pin of a reader. If the item is not in the hash table and has no other pin, frees
+    /// the item.
     pub fn unpin(&mut self, reader: Reader) {
         let item = reader.item;
         let pins = self.pins(item) - 1;
@@ -328,7 +332,7 @@ impl Store {
         true
     }
 
-    /// Returns true if each block in use belongs to an item of the LRU list, and there are no
+    /// Returns true if each block in use belongs to an item of the LRU list, and if there are no
     /// uploads and no pins. For tests.
     pub fn has_no_leak(&self) -> bool {
         let mut blocks = 0;

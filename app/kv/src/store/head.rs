@@ -1,17 +1,17 @@
-//! The head of an item: the fields in the first block before key and value.
+//! The head of an item: the fields that precede the key and the value in the item's first block.
 
 use super::{Item, Store, Word};
 use crate::clock::{Expiry, Second};
 
-/// A flag bit of an item.
+/// A flag bit of an item, in the word `Word::KeyLenAndMarks`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Mark {
-    /// The item is in the table and the list.
+    /// The item is in the hash table and in the LRU list.
     Linked = 1 << 8,
     /// A client has read the item.
     Fetched = 1 << 9,
-    /// A client has invalidated the item.
+    /// A client has marked the item as outdated (flag I of the commands `md` and `ms`).
     Stale = 1 << 10,
     /// An answer has contained the flag W, which asks the client of the answer to renew the item.
     TokenSent = 1 << 11,
@@ -28,6 +28,7 @@ pub struct New<'a> {
     pub value_len: usize,
     /// Flags that the client stores with the item.
     pub client_flags: u32,
+    /// The second from which the item is expired.
     pub expiry: Expiry,
     /// True if the client has sent the key in base64.
     pub has_binary_key: bool,
@@ -42,7 +43,8 @@ impl Store {
         self.arena.get_mut(item.0).set_word(word, value);
     }
 
-    /// Writes the head of a new item. The item is in no bucket and no list.
+    /// Writes the head of a new item. The item is not yet in a bucket of the hash table or in the
+    /// LRU list.
     pub(super) fn write_head(&mut self, item: Item, new: &New<'_>) {
         let hash = self.hash(new.key);
         let marks = if new.has_binary_key {
@@ -75,6 +77,7 @@ impl Store {
         self.word(item, Word::ClientFlags)
     }
 
+    /// Returns the CAS number of the item (its version, for memcached's command `cas`).
     pub fn cas(&self, item: Item) -> u64 {
         let high = u64::from(self.word(item, Word::CasHigh));
         high << 32 | u64::from(self.word(item, Word::CasLow))
@@ -107,12 +110,14 @@ impl Store {
         self.word(item, Word::KeyLenAndMarks) & mark as u32 != 0
     }
 
+    /// If `is_set` is true, sets the mark. Otherwise clears the mark.
     pub fn mark(&mut self, item: Item, mark: Mark, is_set: bool) {
         let others = self.word(item, Word::KeyLenAndMarks) & !(mark as u32);
         let bit = if is_set { mark as u32 } else { 0 };
         self.set_word(item, Word::KeyLenAndMarks, others | bit);
     }
 
+    /// Returns the number of readers that pin the item.
     pub(super) fn pins(&self, item: Item) -> u32 {
         self.word(item, Word::Pins)
     }

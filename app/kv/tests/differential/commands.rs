@@ -35,6 +35,7 @@ impl Random {
 const KEYS: &[&str] = &[
     "a", "b", "key", "foo", "Zm9v", "a2V5", "YQ==", "n1", "n2", "none",
 ];
+/// Values of `exptime`: never, relative times, times in the past, and a Unix time in the future.
 const EXPTIMES: &[&str] = &[
     "0",
     "0",
@@ -45,12 +46,16 @@ const EXPTIMES: &[&str] = &[
     "2592001",
     "2147483647",
 ];
-/// Invalid and unusual times. No item may expire while the test runs.
+/// Invalid and unusual values of `exptime`. The valid values are so large that no item expires
+/// during the test.
 const ODD_TIMES: &[&str] = &["", "x", "1x", "+1000000", "00100", "9223372036854775808"];
-/// Times of the flag R. No positive time is near an entry of `EXPTIMES`, because the servers'
-/// seconds begin at different times.
+/// Times of the flag R, which asks the client to renew an item that expires before this time. No
+/// positive time is near an entry of `EXPTIMES`: the seconds of the two servers do not begin
+/// together, so near times could give different answers.
 const RENEWALS: &[&str] = &["0", "50", "5000", "2000000", "2000000000", "-1"];
+/// Decimal numbers for values, amounts and client flags.
 const NUMBERS: &[&str] = &["0", "1", "9", "10", "99", "18446744073709551615", "12345"];
+/// Invalid and unusual numbers.
 const ODD_NUMBERS: &[&str] = &[
     "",
     "x",
@@ -61,6 +66,7 @@ const ODD_NUMBERS: &[&str] = &[
     "007",
     "4294967297",
 ];
+/// Flags that have no argument, for meta commands.
 const FLAGS: &[&str] = &["k", "s", "t", "c", "f", "v", "q", "l", "h", "u", "I", "b"];
 
 /// A source of random commands. Each command is complete, so another command may follow.
@@ -68,7 +74,8 @@ pub struct Commands {
     random: Random,
     /// CAS numbers in recent answers.
     cas: Vec<String>,
-    /// The command with which the next batch begins.
+    /// The command with which the next batch begins. `None` if the next batch begins with a new
+    /// random command.
     next: Option<Vec<u8>>,
 }
 
@@ -240,7 +247,7 @@ impl Commands {
     }
 }
 
-/// Returns random bytes in short lines, some of which begin with the name of a command.
+/// Returns random bytes in short lines, most of which begin with the name of a command.
 pub fn garbage(random: &mut Random) -> Vec<u8> {
     const NAMES: &[&str] = &[
         "get ", "mg ", "incr ", "delete ", "touch ", "gat ", "md ", "ma ", "", "",

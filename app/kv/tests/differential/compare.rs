@@ -1,11 +1,11 @@
-//! The comparison of two servers' answers.
+//! The comparison of the answers of memcached and of the server under test (`tidelane-kv`).
 //!
 //! The answers must be equal in all bytes, including the CAS numbers. The exceptions are:
 //!
-//! * The version.
+//! * The version in the answer to `version`.
 //! * Numbers of seconds in answers to meta commands (`t`, `l`, `exp=`, `la=`). The numbers may
-//!   differ by [`SECONDS_MAX`], because the servers start at different times and their seconds do
-//!   not begin together.
+//!   differ by at most [`SECONDS_MAX`], because the servers start at different times and their
+//!   seconds do not begin together.
 //! * The slab class (`cls=`) in the answer to `me`.
 
 /// Largest permitted difference in seconds.

@@ -1,6 +1,6 @@
 //! The server `tidelane-kv` answers as memcached does. Most tests send the same bytes to both
-//! servers and compare the answers. Two tests run a tool of libmemcached against `tidelane-kv`
-//! alone.
+//! servers and compare the answers. Two tests each run a tool of libmemcached against
+//! `tidelane-kv` alone.
 //!
 //! `compare.rs` lists the permitted differences. The tests need Debian's `memcached` and
 //! `libmemcached-tools`. A test whose tool is missing is skipped, and prints a line to standard
@@ -62,8 +62,9 @@ fn connections_end_after_the_same_commands_as_in_memcached() {
 
 #[test]
 fn random_commands_have_the_answers_of_memcached() {
-    // The maintainer thread is off because the thread refers to items at random times. memcached
-    // does not pad a shorter number while the thread refers to the item.
+    // The maintainer thread is off because the thread refers to items at random times. If a command
+    // makes a number shorter, memcached pads the number with spaces, but not while the thread
+    // refers to the item.
     let Some(mut pair) = Pair::start_with(&["-o", "no_lru_maintainer,no_lru_crawler"]) else {
         return;
     };
@@ -95,8 +96,8 @@ fn random_bytes_have_the_answers_of_memcached() {
     }
 }
 
-/// libmemcached's `memcaslap` with 10 % set and 90 % get of 1 KiB. The tool verifies half of
-/// the values.
+/// libmemcached's `memcaslap` sends 10 % `set` and 90 % `get` commands with values of 1 KiB. The
+/// tool verifies half of the values.
 #[test]
 fn memcaslap_reads_the_values_that_it_has_stored() {
     let Some(tool) = find_tool("memcaslap") else {

@@ -1,6 +1,7 @@
-//! Scripts for each command, flag, error and limit of memcached's protocol. A script is the bytes
-//! that a client sends to both servers, whose answers must be equal. In the text files, a line of
-//! dashes separates two scripts.
+//! Scripts for the commands, flags, errors and limits of memcached's protocol. A script is a
+//! sequence of bytes that a client sends to memcached and to `tidelane-kv`. The answers of both
+//! servers must be equal, apart from the differences that `compare.rs` lists. In the text files, a
+//! line of dashes separates two scripts.
 
 /// Returns scripts that end after a complete command, and leave the connection open.
 pub fn complete() -> Vec<Vec<u8>> {
@@ -46,8 +47,9 @@ fn limits() -> Vec<Vec<u8>> {
     let mut scripts = Vec::new();
     for len in [1, 72, 73, 197, 249, 250, 251, 300, 1500] {
         let key = "k".repeat(len);
-        // A `get` of a long key makes memcached drop earlier answers that are not yet sent. Each
-        // `get` is therefore a script of its own. The servers keep the items of earlier scripts.
+        // A `get` of a key of more than 250 bytes makes memcached drop earlier answers that are
+        // not yet sent. Each `get` is therefore a script of its own. The servers keep the items of
+        // earlier scripts.
         scripts.push(format!("set {key} 0 0 3\r\nabc\r\n").into_bytes());
         for command in ["get", "get a", "gets", "gat 0", "get  "] {
             scripts.push(format!("{command} {key} b\r\n").into_bytes());
@@ -62,8 +64,8 @@ fn limits() -> Vec<Vec<u8>> {
             .into_bytes(),
         );
     }
-    // memcached limits an item to 1 MiB. The item consists of the value, the key of one byte, and
-    // an overhead of 59 bytes.
+    // memcached limits an item to 1 MiB. An item consists of the value, the key (here one byte),
+    // and an overhead of 59 bytes.
     let largest = (1 << 20) - 59 - 1;
     for len in [
         1023,
@@ -83,10 +85,10 @@ fn limits() -> Vec<Vec<u8>> {
         script += "append a 0 0 1\r\n1\r\nprepend a 0 0 2\r\n12\r\nget a\r\ndelete a\r\n";
         scripts.push(script.into_bytes());
     }
-    // A value with every byte.
+    // A value that contains each of the 256 possible bytes.
     let bytes: Vec<u8> = (0..=255).collect();
     scripts.push([b"set b 0 0 256\r\n", &bytes[..], b"\r\nget b\r\nmg b v\r\n"].concat());
-    // A line with many keys.
+    // Lines with many keys.
     let keys = "a b none ".repeat(5000);
     scripts.push(format!("set a 0 0 1\r\n1\r\nget {keys}\r\ngets {keys}\r\n").into_bytes());
     let keys = "a b none ".repeat(200);

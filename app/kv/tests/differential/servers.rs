@@ -10,10 +10,12 @@ use std::{
     time::Duration,
 };
 
-/// Time limit for an answer. The tests assume that a server that takes longer hangs.
+/// Time limit for an answer. If a server takes longer, the tests assume that the server hangs.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-/// Command that follows each script. Its answer marks the end of the answers.
+/// Command that the client sends after a script, unless the script ends the connection. The answer
+/// to this command marks the end of the script's answers.
 const LAST_COMMAND: &[u8] = b"mg ~end k\r\n";
+/// Answer of both servers to [`LAST_COMMAND`].
 const LAST_ANSWER: &[u8] = b"EN k~end\r\n";
 /// Limit of the attempts to connect to a new memcached.
 const CONNECT_TRIES: u32 = 500;
@@ -115,7 +117,8 @@ impl Server {
         self.exchange_in_pieces(script, usize::MAX)
     }
 
-    /// Sends a script. Returns the answers until the server closes the connection.
+    /// Sends a script that makes the server close the connection. Returns all answers, followed by
+    /// "(closed)".
     pub fn exchange_until_close(&mut self, script: &[u8]) -> Vec<u8> {
         self.send_and_read(script, script.len(), None)
     }
@@ -126,9 +129,9 @@ impl Server {
         self.send_and_read(&whole, len.min(whole.len()), Some(LAST_ANSWER))
     }
 
-    /// Sends a script in pieces of `len` bytes. Returns the answers up to `last`, or up to the end
-    /// of the connection if the server closes the connection earlier. In the latter case,
-    /// "(closed)" follows the answers, and the client connects again.
+    /// Sends a script in pieces of `len` bytes. Returns the answers up to and including `last`. If
+    /// `last` is `None`, or if the server closes the connection before `last`, returns all answers
+    /// followed by "(closed)", and connects again.
     fn send_and_read(&mut self, script: &[u8], len: usize, last: Option<&[u8]>) -> Vec<u8> {
         let mut writer = self.stream.try_clone().expect("a second handle");
         let whole = script.to_vec();
@@ -151,7 +154,8 @@ impl Server {
                     break;
                 }
                 Ok(count) => answers.extend_from_slice(&buffer[..count]),
-                // A server that closes a connection with unread input resets it.
+                // If a server closes a connection that has unread input, the kernel resets the
+                // connection.
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
                     answers.extend_from_slice(b"(closed)");
                     break;
@@ -171,8 +175,9 @@ impl Server {
     }
 }
 
-/// Returns true if the peer of the connection is memcached. The peer may also be a concurrent test
-/// that binds a port for a moment to find a free one. The connection to such a test is reset.
+/// Returns true if the peer of the connection answers as memcached does. The peer may instead be a
+/// concurrent test, which listens on a free port for a moment to find the number of the port. The
+/// connection to that test is reset, and the function returns false.
 fn speaks_memcached(mut stream: &TcpStream) -> bool {
     let mut answer = [0; 8];
     stream.write_all(b"version\r\n").is_ok()
@@ -217,7 +222,8 @@ impl Pair {
         })
     }
 
-    /// Sends a script to both servers. Returns the answers of memcached and of the server.
+    /// Sends a script to both servers. Returns the answers of memcached and of the server under
+    /// test.
     pub fn exchange(&mut self, script: &[u8]) -> (Vec<u8>, Vec<u8>) {
         (
             self.memcached.exchange(script),

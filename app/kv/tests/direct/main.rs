@@ -1,8 +1,8 @@
 //! Tests of the key-value server over TCP, on a link in memory and in virtual time.
 //!
-//! The server runs on a direct context (`tidelane-direct`), the back end of the ring API that runs
-//! TCP in the server's process. The clients are connections of a stack of `tidelane-embedded` at
-//! the other end of the link.
+//! The server runs on a direct context (`tidelane-direct`), the back end of the ring API
+//! (`tidelane-rings`) that runs TCP in the server's process. The clients are connections of a stack
+//! of `tidelane-embedded` at the other end of the link.
 
 use std::{cell::Cell, io, rc::Rc, time};
 
@@ -14,7 +14,7 @@ use tidelane_embedded::{
 use tidelane_kv::{ConnectionCounts, Kv, MEMORY_MIN, Server};
 use tidelane_rings::{Context, ListenOptions};
 
-/// Addresses of the clients and of the server.
+/// IPv4 address that all clients share, and IPv4 address of the server.
 const ADDRESSES: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
 /// MAC addresses of the clients' stack and of the server.
 const LINK_ADDRESSES: [MacAddress; 2] = [
@@ -24,7 +24,7 @@ const LINK_ADDRESSES: [MacAddress; 2] = [
 const PORT: u16 = 11_211;
 /// Unix time at the zero of the virtual clock.
 const START: time::Duration = time::Duration::from_secs(1_700_000_000);
-/// Number of buffers of the server.
+/// Number of buffers in the pool of the server's context.
 const BUFFERS: u32 = 1024;
 /// Largest number of connections of the server.
 const CONNECTIONS: u64 = 64;
@@ -171,7 +171,7 @@ fn values_of_all_lengths_are_stored_and_returned() {
     assert_eq!(site.context.pool().free_count(), BUFFERS);
 }
 
-/// Each command gets one answer, both if many commands arrive at once and if a command arrives in
+/// Each command gets one answer, both if many commands arrive together and if a command arrives in
 /// pieces.
 #[test]
 fn commands_arrive_in_any_pieces() {
@@ -192,8 +192,8 @@ fn commands_arrive_in_any_pieces() {
 }
 
 /// A client that does not read its answers is blocked. Another client still gets its answers, even
-/// if the answers to the blocked clients exceed all buffers. One blocked client reads later, and
-/// gets every byte.
+/// if the answers to the blocked clients exceed the memory of all buffers. One of the blocked
+/// clients reads later, and gets every byte.
 #[test]
 fn blocked_clients_hurt_themselves_only() {
     let mut site = Site::new();

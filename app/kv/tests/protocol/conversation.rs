@@ -2,9 +2,9 @@
 
 use tidelane_kv::{Fed, Kv, MEMORY_MIN, Output, Progress, Session};
 
-/// Unix time at which the stores start.
+/// Unix time in seconds at which the clock of each store starts.
 pub const START: u64 = 1_700_000_000;
-/// Budget of a session without a limit.
+/// Budget that never limits the work of a session.
 pub const UNLIMITED: usize = usize::MAX;
 
 /// Returns an empty store with the smallest memory.
@@ -14,7 +14,9 @@ pub fn store() -> Kv {
 
 /// An output with limited room.
 pub struct Limited {
+    /// The written answers.
     pub bytes: Vec<u8>,
+    /// Number of bytes that may still be written.
     pub room: usize,
 }
 
@@ -50,12 +52,12 @@ impl Client {
             .feed(kv, unix, &self.rest, &mut answers, UNLIMITED);
         self.rest.drain(..consumed);
         self.is_closed |= progress == Progress::Closed;
-        assert_ne!(progress, Progress::NeedsRoom, "the room is unlimited");
+        assert_ne!(progress, Progress::NeedsRoom, "the output lacks room");
         answers
     }
 
     /// Sends bytes. Returns the answers, which the output takes in pieces. `room` returns the room
-    /// for the next piece, and `budget` limits the work between two pieces.
+    /// in bytes for the next piece, and `budget` limits the work for each piece.
     pub fn send_with_room(
         &mut self,
         kv: &mut Kv,
@@ -97,8 +99,8 @@ impl Client {
     }
 }
 
-/// Sends `text` at a time in seconds after the start, and asserts that the answers are `answers`.
-/// In both texts, `\n` stands for the end of a line.
+/// Sends `text` to a new session, `seconds` after [`START`], and asserts that the answers are
+/// `answers`. In both texts, `\n` stands for a CRLF.
 pub fn expect(kv: &mut Kv, seconds: u64, text: &str, answers: &str) {
     let mut client = Client::default();
     let sent = text.replace('\n', "\r\n");

@@ -119,8 +119,8 @@ fn an_incomplete_command_holds_only_the_memory_of_received_bytes() {
     assert!(kv.has_no_leak());
 }
 
-/// The server refuses a value if the values that are being received would pin more than half of the
-/// memory.
+/// The server refuses a value if all values that are being received would together hold more than
+/// half of the memory.
 #[test]
 fn values_that_are_being_received_leave_half_of_the_memory() {
     let kv = &mut store();
@@ -139,7 +139,7 @@ fn values_that_are_being_received_leave_half_of_the_memory() {
     let last = clients.last_mut().expect("a client");
     last.send(kv, START, &[b'v'; 100_000]);
     assert_eq!(last.send(kv, START, b"\r\nmn\r\n"), b"MN\r\n");
-    // The end of a session frees its value.
+    // The end of a session frees the memory of the value that the session was receiving.
     for client in clients {
         client.end(kv);
     }

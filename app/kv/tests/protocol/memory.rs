@@ -7,7 +7,7 @@ use crate::{
     conversation::{Client, Limited, START, expect, store},
 };
 
-/// Returns the number of the statistic `name`.
+/// Returns the value of the statistic `name`.
 fn stat(kv: &mut tidelane_kv::Kv, name: &str) -> u64 {
     let answers = Client::default().send(kv, START, b"stats\r\n");
     let text = String::from_utf8(answers).expect("statistics are text");
@@ -40,7 +40,7 @@ fn the_least_recently_used_items_give_way() {
     let oldest = is_there.iter().position(|there| *there).expect("an item");
     assert!(
         is_there[oldest..].iter().all(|there| *there),
-        "the order is that of the last use"
+        "an item is evicted before an older item"
     );
     let kept = (count - oldest) as u64;
     assert!(kept * 1024 > MEMORY_MIN * 3 / 4, "{kept} items are few");
@@ -85,8 +85,9 @@ fn items_of_all_sizes_keep_their_bytes_within_the_bound() {
     assert!(kv.has_no_leak());
 }
 
-/// A number that gets a digit more may need a second block, for which the store evicts an item. The
-/// number is the least recently used item, but the store does not evict the number itself.
+/// A number that becomes one digit longer may need a second block, for which the store evicts an
+/// item. The number is the least recently used item, but the store does not evict the number
+/// itself.
 #[test]
 fn a_growing_number_does_not_evict_itself() {
     let kv = &mut store();
@@ -111,7 +112,8 @@ fn a_growing_number_does_not_evict_itself() {
         for _ in 1..stat(kv, "curr_items") {
             newest = fill(kv, &mut client);
         }
-        // The new number takes the block of the deleted item first.
+        // The increment stores the longer number as a new item. The first block of the new item is
+        // the block of the deleted item.
         let delete = format!("delete {newest}\r\n");
         assert_eq!(client.send(kv, START, delete.as_bytes()), b"DELETED\r\n");
         let incr = format!("incr {number} 1\r\n");

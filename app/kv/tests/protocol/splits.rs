@@ -34,6 +34,7 @@ fn script(seed: u64) -> Vec<u8> {
     script
 }
 
+/// Returns the answers to a script that arrives in one piece, with unlimited room for answers.
 fn answers_at_once(script: &[u8]) -> Vec<u8> {
     let mut kv = store();
     let mut client = Client::default();
@@ -65,7 +66,7 @@ fn random_splits_of_commands_and_answers_change_nothing() {
             split += 1;
             let room = || ROOM_MIN + random.below(4096);
             answers.extend_from_slice(&client.send_with_room(&mut kv, piece, room, 1 + len % 7));
-            // A session leaves at most one incomplete line.
+            // Only an incomplete line of at most 2048 bytes stays unconsumed.
             assert!(client.rest() <= 2048, "{} bytes are left", client.rest());
         }
         assert!(answers == expected, "seed {seed}");

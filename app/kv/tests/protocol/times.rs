@@ -1,4 +1,7 @@
-//! Expiry, delayed flushes, and the renewal of stale items, in virtual time.
+//! Expiry, delayed flushes, and the renewal of stale (outdated) items, in virtual time.
+//!
+//! An answer to `mg` has the flag W if this client has to renew the item, Z if another client has
+//! to renew the item, and X if the item is stale.
 
 use crate::conversation::{START, expect, store};
 

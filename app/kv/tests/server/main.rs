@@ -1,5 +1,5 @@
-//! The server over loopback. Some clients do not read, send incomplete commands or leave, while
-//! other clients expect service.
+//! Tests of the server over loopback. Some clients leave their answers unread, send incomplete
+//! commands, or disconnect. The server must still serve the other clients.
 
 mod process;
 mod turns;
@@ -23,8 +23,8 @@ fn store_big(server: &Process, len: usize) -> Vec<u8> {
     [head.as_bytes(), &value, b"\r\nEND\r\n"].concat()
 }
 
-/// Raises the limit of descriptors of this process and its children to the hard limit. Returns
-/// the limit.
+/// Raises the limit of open descriptors of this process to the hard limit. New child processes
+/// inherit the limit. Returns the resulting limit.
 fn raise_descriptor_limit() -> u64 {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -43,7 +43,7 @@ fn a_client_that_does_not_read_waits_and_gets_every_byte() {
     // The server owes the client 100 MB of answers, and must still serve other clients.
     server.check_service();
     let written = server.stat("bytes_written");
-    assert!(written < 50_000_000, "{written} bytes are not bounded");
+    assert!(written < 50_000_000, "{written} bytes before a read");
     for number in 0..count {
         let mut got = vec![0; answer.len()];
         blocked.read_exact(&mut got).expect("an answer");
@@ -52,7 +52,7 @@ fn a_client_that_does_not_read_waits_and_gets_every_byte() {
     sender.join().expect("the sender ends");
     assert_eq!(ask(&mut blocked, b"mn\r\n", 4), b"MN\r\n");
     assert_eq!(server.stat("evicted_connections"), 0);
-    // The memory holds one copy of the large value.
+    // 2 MiB suffice for one copy of the large value, but not for one copy for each answer.
     server.check_memory(2);
 }
 
@@ -89,7 +89,8 @@ fn a_client_that_sends_and_does_not_read_is_paused() {
 
 #[test]
 fn clients_that_hold_all_buffers_are_reset_and_others_are_served() {
-    // Half of the buffers are for received data. The other half is too small for all clients.
+    // Half of the buffers are for received data. The other half is too small for the answers to all
+    // clients.
     let server = Process::start("--buffers 1024 --connections 200");
     let answer = store_big(&server, 1_000_000);
     let clients: Vec<TcpStream> = (0..150)

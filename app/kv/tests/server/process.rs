@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-/// Time limit for an answer. The tests assume that a server that takes longer hangs.
+/// Time limit for an answer. If a server takes longer, the tests assume that the server hangs.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 /// A server process and its address.
@@ -56,7 +56,7 @@ impl Process {
         stream
     }
 
-    /// Returns the number of the statistic `name`. A new connection requests the statistics, which
+    /// Returns the value of the statistic `name`. A new connection requests the statistics, which
     /// include this connection.
     pub fn stat(&self, name: &str) -> u64 {
         let text = ask_until(&mut self.connect(), b"stats\r\n", "END\r\n");
@@ -65,8 +65,8 @@ impl Process {
         line.expect(name).parse().expect("a number")
     }
 
-    /// Panics if the peak of the resident memory exceeds 64 MiB for the default number of buffers,
-    /// `items_mib` for the items and any further buffers, and 32 MiB for the rest.
+    /// Panics if the peak of the resident memory exceeds the sum of 64 MiB (the default number of
+    /// buffers), `items_mib` MiB (the items and any further buffers) and 32 MiB (all other memory).
     pub fn check_memory(&self, items_mib: u64) {
         let path = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(path).expect("the process lives");
@@ -76,7 +76,7 @@ impl Process {
         assert!(mib <= 64 + items_mib + 32, "{mib} MiB");
     }
 
-    /// Waits until the statistic `name` has this value.
+    /// Waits until the statistic `name` is `value`.
     pub fn await_stat(&self, name: &str, value: u64) {
         self.await_stat_where(name, |found| found == value);
     }
@@ -129,7 +129,7 @@ pub fn ask_until(client: &mut TcpStream, command: &[u8], end: &str) -> String {
 /// Sends all bytes in a new thread.
 pub fn send_beside(client: &TcpStream, bytes: Vec<u8>) -> thread::JoinHandle<()> {
     let mut writer = client.try_clone().expect("a second handle");
-    // The server may reset the connection.
+    // An error is ignored, because the server may reset the connection.
     thread::spawn(move || drop(writer.write_all(&bytes)))
 }
 

@@ -1,4 +1,4 @@
-//! The limit of the work for one client in one cycle.
+//! The limit of the work for one client in one cycle (one call of [`Server::cycle`]).
 
 use std::{io::Write, net::TcpStream, time::Duration};
 
@@ -8,7 +8,8 @@ use tidelane_rings::{Context, ListenOptions};
 
 /// Time since the Unix epoch during the test.
 const NOW: Duration = Duration::from_secs(1_700_000_000);
-/// Upper bound of the commands that a client executes in one cycle: a budget of 1024, and a margin.
+/// Largest permitted number of commands that the server executes for a client in one cycle: the
+/// client's budget of 1024 units of work per cycle, and a margin.
 const TURN_MAX: u64 = 1100;
 
 /// Returns the number of keys that the clients have looked up.

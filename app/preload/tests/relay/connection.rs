@@ -1,5 +1,6 @@
-//! One connection of the relay, the fake service of these tests. The relay copies payload between a
-//! program's stream buffers and a kernel socket.
+//! One connection of the relay, the fake service of these tests. The relay copies payload between
+//! the stream buffers of a program (a send buffer and a receive buffer in shared memory) and a
+//! kernel socket.
 //!
 //! A slot is the record of a connection in the memory that the program shares with the relay. The
 //! program writes one half of the slot, and announces changes with the request ADVANCE. The relay
@@ -19,7 +20,7 @@ use tidelane_ring::{BufferAllocator, ProgramRegion, StreamBuffer};
 const RX_LOG2: u8 = 16;
 /// Largest number of unacknowledged bytes of a program's connection.
 const TX_LIMIT: u32 = 1 << 18;
-/// Largest number of bytes that are copied at once.
+/// Largest number of bytes that one read or write of the kernel socket moves.
 const CHUNK: usize = 16 << 10;
 
 /// A connection of a program, which the relay carries over a kernel socket. Positions are byte
@@ -46,8 +47,8 @@ pub struct Connection {
     tx: Option<StreamBuffer>,
     /// The program's flags: bits of `program_flags`.
     flags: u32,
-    /// Position up to which the relay has written to `socket`. The relay reports these bytes as
-    /// acknowledged.
+    /// Position up to which the relay has written to `socket`. The relay reports the bytes before
+    /// this position as acknowledged.
     tx_acked: u32,
     /// The relay's flags: bits of `service_flags`.
     service: u32,
@@ -55,17 +56,18 @@ pub struct Connection {
     shut: bool,
 }
 
-/// The result of [`Connection::step`], from which the relay decides what to do next.
+/// The result of [`Connection::step`], from which the relay decides how to continue.
 #[derive(Default)]
 pub struct Progress {
     /// True if the relay must send READY, because its half of the slot has changed.
     pub ready: bool,
     /// True if the slot can be released.
     pub over: bool,
-    /// True if bytes were copied or the state has changed.
+    /// True if bytes were copied or the state of the connection has changed.
     pub moved: bool,
 }
 
+/// Returns the IP address as 16 bytes. An IPv4 address becomes `::ffff:a.b.c.d`.
 fn mapped(address: SocketAddr) -> [u8; 16] {
     match address {
         SocketAddr::V4(v4) => v4.ip().to_ipv6_mapped().octets(),
@@ -74,8 +76,8 @@ fn mapped(address: SocketAddr) -> [u8; 16] {
 }
 
 impl Connection {
-    /// Prepares a slot for an established connection. `local_port` is the local port to report to
-    /// the program, because the relay's own socket may have another port (`service::PORT_SHIFT`).
+    /// Prepares a slot for an established connection. The relay reports `local_port` to the program
+    /// as the local port. The port of `socket` may differ (`service::PORT_SHIFT`).
     pub fn begin(
         region: &ProgramRegion,
         buffers: &mut BufferAllocator,
@@ -128,8 +130,8 @@ impl Connection {
         }
     }
 
-    /// Handles an ADVANCE: reads the program's half of the slot. Ignores a half that belongs to an
-    /// earlier connection.
+    /// Handles an ADVANCE: reads the program's half of the slot. Does nothing if the program wrote
+    /// this half for an earlier connection in the slot.
     pub fn advance(&mut self, region: &ProgramRegion) {
         let view = region.slot(self.slot).unwrap();
         let half = view.program();
@@ -144,8 +146,8 @@ impl Connection {
         self.flags = half.flags.load(Acquire);
     }
 
-    /// Sets bits of `service_flags` in the relay's half of the slot, and the cause unless `cause`
-    /// is 0.
+    /// Sets bits of `service_flags` in the relay's half of the slot. If `cause` is not 0, also
+    /// stores `cause` (a constant of `close_cause`) as the cause of the connection's end.
     fn set(&mut self, region: &ProgramRegion, flags: u32, cause: u32) {
         self.service |= flags;
         let view = region.slot(self.slot).unwrap();
@@ -156,8 +158,8 @@ impl Connection {
         half.flags.store(self.service, Release);
     }
 
-    /// Copies bytes in both directions, until nothing can be copied without waiting. Then handles
-    /// the end of the connection.
+    /// Copies bytes in both directions, until nothing can be copied without waiting. Then checks
+    /// whether the connection ends (`finish`).
     pub fn step(&mut self, region: &ProgramRegion) -> Progress {
         let mut progress = Progress::default();
         self.send(region, &mut progress);
@@ -174,6 +176,8 @@ impl Connection {
         progress.ready = true;
     }
 
+    /// Writes the program's data to `socket`. After the last byte, shuts down the sending side if
+    /// the program has asked for the shutdown.
     fn send(&mut self, region: &ProgramRegion, progress: &mut Progress) {
         let Some(socket) = &mut self.socket else {
             return;
@@ -203,6 +207,8 @@ impl Connection {
         }
     }
 
+    /// Reads from `socket` into the receive buffer, until the buffer is full or `socket` has no
+    /// data.
     fn receive(&mut self, region: &ProgramRegion, progress: &mut Progress) {
         let Some(socket) = &mut self.socket else {
             return;
@@ -232,9 +238,10 @@ impl Connection {
         }
     }
 
-    /// Reports CLOSED to the program when both sides have sent a FIN. Closes `socket` when the
-    /// program has closed the connection and the relay has written all data. Resets `socket` if the
-    /// program has aborted the connection or has left received data unread.
+    /// If both sides have sent a FIN, reports CLOSED to the program. Ends `socket` once the program
+    /// has closed the connection. Resets `socket` immediately if the program has aborted the
+    /// connection or has not read all received data. If neither is the case, closes `socket` when
+    /// the relay has written all data of the program.
     fn finish(&mut self, region: &ProgramRegion, progress: &mut Progress) {
         let both = service_flags::FIN_RECEIVED | service_flags::FIN_ACKED;
         if self.socket.is_some()
@@ -259,8 +266,8 @@ impl Connection {
         }
     }
 
-    /// Makes the next [`Connection::step`] reset the connection if an ended program has left it
-    /// open.
+    /// Handles the end of the program. If the program has not closed the connection, makes the next
+    /// [`Connection::step`] reset the connection.
     pub fn reset_orphan(&mut self) {
         if self.flags & program_flags::CLOSE == 0 {
             self.flags |= program_flags::CLOSE | program_flags::ABORT;

@@ -1,8 +1,9 @@
 //! Tests of the preload library `libtidelane.so`, without privileges and without Tidelane's TCP.
 //!
 //! A fake service, the relay, carries each connection of a program over a kernel socket. A case is
-//! a test in the C program of `tests/posix`. Each case must print the same with the library as
-//! without it, on the kernel alone.
+//! a test in the C program of `tests/posix`. Each case runs twice: without the library on the
+//! kernel's sockets, and with the library. Both runs must print the same text and end with the same
+//! exit status.
 //!
 //! The relay is a process of its own, because a child of this process has copies of all descriptors
 //! of this process until its `exec`. A copy of a listener would keep the port in use.
@@ -57,14 +58,14 @@ const SERVING: &str = "the relay is serving";
 /// carried.
 const CONNECTIONS: &str = "connections: ";
 
-/// The process of the relay, which is killed when dropped.
+/// The process of the relay. Dropping the value kills the process.
 struct Relay {
     child: KillOnDrop,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Relay {
-    /// Starts the relay, and waits until programs can register at `path`.
+    /// Starts the relay, and waits until programs can connect to the relay's Unix socket at `path`.
     fn start(path: &Path) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "--nocapture", "serve"])
@@ -91,7 +92,7 @@ impl Relay {
     }
 }
 
-/// A child process that is killed when dropped.
+/// A child process. Dropping the value kills the process.
 struct KillOnDrop(Child);
 
 impl Drop for KillOnDrop {
@@ -101,8 +102,8 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// Compiles sources of `tests/posix` to the program `binary`: those whose name makes `wanted`
-/// return true.
+/// Compiles the sources of `tests/posix` for whose names `wanted` returns true. `binary` is the
+/// path of the resulting program.
 fn compile(binary: &Path, wanted: impl Fn(&str) -> bool) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/posix");
     let names = std::fs::read_dir(&dir)
@@ -119,8 +120,8 @@ fn compile(binary: &Path, wanted: impl Fn(&str) -> bool) {
     assert!(status.success());
 }
 
-/// Builds the library and returns its path. Cargo does not build it for tests, because no test
-/// links it.
+/// Builds the library and returns its path. Cargo does not build the library for tests, because no
+/// test links the library.
 fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().and_then(Path::parent).unwrap();
@@ -156,6 +157,8 @@ fn peer(programs: &Scratch, socket: &Path) -> KillOnDrop {
     KillOnDrop(peer)
 }
 
+/// Runs a case with a peer of its own, and with the variables `environment`. Returns the output and
+/// the exit status of the case as text.
 fn run(case: &str, programs: &Scratch, environment: &[(&str, String)]) -> String {
     let socket = programs.path(&format!("{case}.sock"));
     let _peer = peer(programs, &socket);
@@ -188,19 +191,20 @@ fn finish(mut child: Child) -> Output {
     child.wait_with_output().unwrap()
 }
 
+/// Returns the standard output, the standard error and the exit status as one text.
 fn text(output: &Output) -> String {
     let out = String::from_utf8_lossy(&output.stdout);
     let err = String::from_utf8_lossy(&output.stderr);
     format!("{out}{err}{}", output.status)
 }
 
-/// Prefixes of the names of cases that need the real service. The relay does not migrate
-/// connections to forked children, and has no urgent data and no SO_REUSEPORT groups.
+/// Prefixes of the names of cases that need the real service. The relay cannot pass connections to
+/// forked children, and has no urgent data and no SO_REUSEPORT groups.
 const SERVICE_ONLY_FAMILIES: [&str; 3] = ["fork_", "urgent_", "group_"];
 
-/// Further cases that need the real service. Two of them fork. The others need a TCP, which the
-/// relay lacks: no counters, no pacing, no payload in the SYN, no TIME-WAIT, no windows that depend
-/// on socket options, no deferred accept, and no RST after a FIN.
+/// Further cases that need the real service. Two of the cases fork. The others need features that
+/// the relay lacks, because the relay has no TCP of its own: TCP counters, pacing, payload in the
+/// SYN, TIME-WAIT, windows that depend on socket options, deferred accept, or a RST after a FIN.
 const SERVICE_ONLY: [&str; 14] = [
     "handler_forks",
     "streams",
@@ -218,6 +222,7 @@ const SERVICE_ONLY: [&str; 14] = [
     "reset_after_end",
 ];
 
+/// Returns the names of the cases to run.
 fn cases(programs: &Scratch) -> Vec<String> {
     if let Ok(wanted) = std::env::var("POSIX_CASES") {
         return wanted.split_whitespace().map(str::to_owned).collect();
@@ -299,7 +304,7 @@ fn difference(expected: &str, seen: &str) -> String {
 }
 
 /// Tests nothing, but runs the relay until the end of standard input. The environment variable
-/// TIDELANE_RELAY is the path of its socket.
+/// TIDELANE_RELAY has the path of the relay's Unix socket.
 #[test]
 #[ignore = "the test of the cases starts this function as a process"]
 fn serve() {

@@ -38,15 +38,15 @@ use tidelane_ring::{
 
 use crate::connection::Connection;
 
-/// Difference between the port of the relay's listener and the port at which the program listens.
+/// The port of the relay's listener is the port of the program's listener plus this number.
 ///
 /// The kernel chooses the program's port from 32768 to 60999. The relay's port is below 32768, so
-/// that the kernel does not choose it for another socket.
+/// that the kernel does not choose the relay's port for another socket.
 pub const PORT_SHIFT: i32 = -31_000;
 /// Number of slots in the region of each program.
 const SLOTS: u32 = 256;
 
-/// Longest time for which the relay waits for the port of a listener.
+/// Longest time for which the relay waits until the port of a listener is free.
 const BIND_MAX: Duration = Duration::from_secs(5);
 
 /// Number of connections that the relay has carried so far.
@@ -271,7 +271,7 @@ impl Session {
                 answer.port = u32::from(port_of(&descriptors[0]));
                 Some(answer)
             }
-            // The relay has no figures, and forked children register as other programs do.
+            // The relay has no TCP_INFO. Forked children register as other programs do.
             message::TCP_INFO | message::INHERIT => {
                 answer.refusal = refusal::NOT_ENTITLED;
                 Some(answer)
@@ -361,8 +361,8 @@ impl Session {
         self.ready(context, slot, data_event::READY);
     }
 
-    /// Prepares a slot for the connection of `socket`, and announces the slot with `event`. `port`
-    /// is the local port to report to the program. Returns the slot.
+    /// Prepares a slot for the connection of `socket`, and announces the slot with `event`. The
+    /// relay reports `port` to the program as the local port. Returns the slot.
     fn begin(&mut self, context: u32, socket: TcpStream, port: u16, event: ControlEvent) -> u32 {
         let slot = self.free.pop().unwrap();
         let connection =
@@ -435,7 +435,7 @@ impl Session {
             .unwrap();
     }
 
-    /// Publishes the queued events, and wakes the threads that sleep.
+    /// Publishes the queued events, and wakes the sleeping threads that get events.
     fn publish(&mut self) {
         for (number, context) in &mut self.contexts {
             let control = context.control_events.publish();
@@ -458,9 +458,9 @@ fn close_unused_listeners(listeners: &mut Vec<(u64, Arc<SharedListener>)>) {
     listeners.retain(|(_, shared)| Arc::strong_count(shared) > 1);
 }
 
-/// Returns the relay's listener for the program's listening socket. Creates the listener, unless
-/// another process has already asked for it. Waits for up to [`BIND_MAX`] while the session of a
-/// program that has ended still has a listener at the port.
+/// Returns the relay's listener for the program's listening socket. If the socket has no listener
+/// of the relay yet, creates the listener. Waits up to [`BIND_MAX`] for the port, because the
+/// session of an ended program may still have a listener at the port.
 fn shared_listener(socket: &OwnedFd) -> Arc<SharedListener> {
     let inode = rustix::fs::fstat(socket).unwrap().st_ino;
     let port = port_of(socket);

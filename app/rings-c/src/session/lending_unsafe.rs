@@ -1,5 +1,5 @@
-//! A back end of the tests that lends its own memory, as the service does: received data that the
-//! program may only read, and room to send.
+//! A back end for tests. Like the back end of the Tidelane service, it lends its own memory as
+//! buffers: received data, which the program may only read, and memory for data to send.
 
 use std::{
     cell::{Cell, RefCell, UnsafeCell},
@@ -17,15 +17,15 @@ use tidelane_rings::{
     SendRefusal, Wait,
 };
 
-/// The only descriptor.
+/// The descriptor of the only connection.
 pub const DESCRIPTOR: Descriptor = Descriptor(3);
-/// Length of the room to send in bytes.
+/// Number of bytes in the memory for data to send.
 pub const SEND_LEN: usize = 64;
 
-/// Memory whose parts are lent as buffers. Each part is lent once at a time.
+/// Memory whose parts are lent as buffers. A part is lent to at most one buffer at a time.
 pub struct Stream {
     bytes: Box<[UnsafeCell<u8>]>,
-    /// Offsets of the parts that are lent.
+    /// Offset of the start of each part that is lent.
     lent: RefCell<BTreeSet<u32>>,
 }
 
@@ -37,7 +37,8 @@ impl Stream {
         })
     }
 
-    /// Lends a part. Returns `None` if the memory has no such part, or if the part is lent.
+    /// Lends the part `range`. Returns `None` if the memory has no such part, or if a part with the
+    /// same start is lent already.
     fn lend(self: &Rc<Self>, range: Range<usize>, is_writable: bool) -> Option<Buffer> {
         let part = self.bytes.get(range.clone())?;
         if !self.lent.borrow_mut().insert(range.start as u32) {
@@ -49,8 +50,8 @@ impl Stream {
             len: part.len() as u32,
             is_writable,
         };
-        // SAFETY: the tests lend disjoint parts, each once at a time. Nothing else accesses a part
-        // that is lent.
+        // SAFETY: the tests lend disjoint parts, each to at most one buffer at a time. Nothing else
+        // accesses a part that is lent.
         Some(unsafe { Buffer::lend(self.clone(), loan) })
     }
 }
@@ -63,10 +64,12 @@ impl Lender for Stream {
 
 /// State of the back end that a test can inspect and change.
 pub struct Seen {
+    /// Memory of the received data.
     pub received: Rc<Stream>,
+    /// Memory for data to send.
     pub sent: Rc<Stream>,
-    /// Payloads that the program has sent, each with true if it lay in the room to send, which
-    /// needs no copy.
+    /// Each payload that the program has sent, and true if the payload lay in the memory `sent`, so
+    /// that no copy is needed.
     pub sends: RefCell<Vec<(Vec<u8>, bool)>>,
     /// True if the back end refuses each send.
     pub is_full: Cell<bool>,
@@ -75,7 +78,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Returns the number of parts that are lent: of the received data, and of the room to send.
+    /// Returns two numbers of parts that are lent: first of `received`, then of `sent`.
     pub fn lent(&self) -> (usize, usize) {
         let count = |stream: &Stream| stream.lent.borrow().len();
         (count(&self.received), count(&self.sent))
@@ -88,15 +91,15 @@ pub struct Lending {
     seen: Rc<Seen>,
     /// Parts of the received data, each for one slot.
     parts: Vec<Range<usize>>,
-    /// Number of parts in each list.
+    /// Largest number of parts in one ready list.
     per_list: usize,
     /// Index of the next part to receive.
     next: usize,
 }
 
 impl Lending {
-    /// Returns a context that receives `data` in parts of `part_len` bytes: `per_list` in each
-    /// list.
+    /// Returns a context that receives `data` in parts of `part_len` bytes. A ready list has at
+    /// most `per_list` parts.
     pub fn new(data: &[u8], part_len: usize, per_list: usize) -> (Self, Rc<Seen>) {
         let starts = (0..data.len()).step_by(part_len);
         let seen = Rc::new(Seen {

@@ -1,5 +1,5 @@
-//! Sessions on back ends other than the kernel's: memory that a back end lends, and the engine on a
-//! link in memory.
+//! Tests of [`Session`] on two back ends that do not use the kernel's TCP: a back end that lends
+//! its own memory, and the Tidelane TCP engine on a link in memory.
 
 use std::{cell::Cell, io, rc::Rc, time::Duration};
 
@@ -11,8 +11,9 @@ use super::{
     *,
 };
 
-/// Returns a session that receives `data` in parts of `part_len` bytes, with `per_list` parts in
-/// each list. `Seen` shows what the back end has lent and sent.
+/// Returns a session that receives `data` in parts of `part_len` bytes, with at most `per_list`
+/// parts in a ready list. `Seen` shows the parts that the back end has lent, and the payloads that
+/// the session has sent.
 fn lending(data: &[u8], part_len: usize, per_list: usize) -> (Session, Rc<Seen>) {
     let (context, seen) = Lending::new(data, part_len, per_list);
     (Session::new(Box::new(context), 1), seen)
@@ -25,6 +26,7 @@ fn bytes(session: &Session, buffer: i64) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(start.as_ptr(), len as usize) }.to_vec()
 }
 
+/// Makes `data` the payload of a buffer.
 fn write(session: &mut Session, buffer: i64, data: &[u8]) {
     session
         .set_payload(buffer, 0, data.len() as u32)
@@ -49,7 +51,7 @@ fn lent_data_is_read_in_place_and_returns_to_its_lender() {
     assert_eq!(session.set_payload(first.buffer, 0, 5), Err(Error::LENGTH));
     session.hold(second.buffer).expect("in the list");
     assert_eq!(session.sync(0), Ok(1));
-    // The first part is free, the second is held, and the list has two more.
+    // The first part is free, the second is held, and the new list has the third and the fourth.
     assert_eq!(seen.lent(), (3, 0));
     assert_eq!(
         session.payload(first.buffer).err(),
@@ -71,13 +73,13 @@ fn a_change_of_received_data_is_a_copy() {
     let after = session.payload(slot.buffer).unwrap().0;
     assert_ne!(before, after);
     assert_eq!(bytes(&session, slot.buffer), b"wxyz");
-    // The lender has its part back, unchanged.
+    // The lender has its first part back.
     assert_eq!(seen.lent(), (1, 0));
     session
         .send(DESCRIPTOR.0 as i32, slot.buffer)
         .expect("room");
     assert_eq!(*seen.sends.borrow(), [(b"wxyz".to_vec(), false)]);
-    // A second change is made in place.
+    // The first change of a buffer makes a copy. A second change is made in place.
     let second = session.slot(1).unwrap().buffer;
     let first = session.writable_payload(second).unwrap().0;
     assert_eq!(session.writable_payload(second).unwrap().0, first);
@@ -99,7 +101,7 @@ fn a_buffer_for_a_descriptor_is_memory_of_its_connection() {
     seen.is_full.set(false);
     assert_eq!(session.send(descriptor, buffer), Ok(()));
     assert_eq!(session.send(descriptor, buffer), Err(Error::BUFFER_GONE));
-    // A buffer of the pool serves as well.
+    // A buffer of the pool can be sent as well.
     let buffer = session.allocate().expect("free");
     write(&mut session, buffer, b"copied");
     assert_eq!(session.send(descriptor, buffer), Ok(()));
@@ -108,8 +110,8 @@ fn a_buffer_for_a_descriptor_is_memory_of_its_connection() {
     assert_eq!(*sends, expected);
 }
 
-/// A list may have far more buffers than the pool. A program that keeps too many gets no further
-/// list, and loses nothing.
+/// A ready list may have far more buffers than the pool has. If a program holds too many buffers, a
+/// sync fails, and no data is lost.
 #[test]
 fn long_lists_have_a_number_for_each_buffer() {
     let data: Vec<u8> = (0..400_000_u32).map(|at| (at % 251) as u8).collect();
@@ -128,7 +130,7 @@ fn long_lists_have_a_number_for_each_buffer() {
             }
         }
     }
-    // 100,000 buffers are held, which leaves room for another list.
+    // The program holds 100,000 buffers. With 31,072 more, it reaches the limit of 2^17 buffers.
     for _ in 0..31_072 {
         let (context, _) = Lending::new(b"x", 1, 1);
         let mut buffer = context.pool().allocate().expect("free");
@@ -139,7 +141,7 @@ fn long_lists_have_a_number_for_each_buffer() {
     for _ in 0..2 {
         assert_eq!(session.sync(0), Err(Error::TOO_MANY_HELD));
         assert_eq!(session.rx_sync(0), Err(Error::TOO_MANY_HELD));
-        assert_eq!(session.slot_count(), 100_000, "the list stays");
+        assert_eq!(session.slot_count(), 100_000, "the list has changed");
     }
     for (buffer, pos) in held {
         assert_eq!(bytes(&session, buffer), data[pos..pos + 2]);
@@ -150,7 +152,7 @@ fn long_lists_have_a_number_for_each_buffer() {
     assert!(!seen.is_aborted.get());
 }
 
-/// A virtual clock, which each wait advances.
+/// A virtual clock. Each wait advances the clock by 1 ms.
 struct VirtualClock(Rc<Cell<Instant>>);
 
 impl<P> TimeSource<P> for VirtualClock {
@@ -164,7 +166,7 @@ impl<P> TimeSource<P> for VirtualClock {
     }
 }
 
-/// Returns sessions on the engine, at the ends of a link in memory.
+/// Returns two sessions on the TCP engine, one at each end of a link in memory.
 fn direct_pair() -> [Session; 2] {
     let clock = Rc::new(Cell::new(Instant::from_secs(1)));
     let (near, far) = MemPort::pair(MemConfig::default());
@@ -181,7 +183,8 @@ fn direct_pair() -> [Session; 2] {
     })
 }
 
-/// A message passes through the engine and comes back. The server sends the received buffer itself.
+/// A message passes through the TCP engine to the server and comes back. The server sends each
+/// received buffer back as it is.
 #[test]
 fn a_direct_context_carries_messages_of_c_programs() {
     let [mut client, mut server] = direct_pair();
@@ -190,7 +193,7 @@ fn a_direct_context_carries_messages_of_c_programs() {
     let descriptor = client.connect(([10, 0, 0, 2], 80).into()).expect("a port");
     let sent = client.allocate();
     let sent = sent.expect("free");
-    // Room for headers is no room for the payload.
+    // The payload cannot use the room for headers.
     let room = client.capacity(sent).expect("a buffer");
     assert!(room > 300 && room < client.counters().buffer_len);
     assert_eq!(client.set_payload(sent, 0, room + 1), Err(Error::LENGTH));

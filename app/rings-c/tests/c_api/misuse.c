@@ -1,5 +1,6 @@
-/* Misuses of the interface return their errors, and correct calls succeed before and after them.
- * Prints "ok" at the end, or "skipped" and a reason if the system forbids io_uring. */
+/* Checks that misuses of the ring API return their errors, and that correct calls before and after
+ * the misuses succeed. A context is the set of sockets of one thread. Prints "ok" at the end, or
+ * "skipped" and a reason if the system forbids io_uring. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netinet/in.h>
@@ -51,7 +52,7 @@ static struct sockaddr_in loopback(int port) {
     return address;
 }
 
-/* Returns the port of a socket. */
+/* Returns the local port of a socket. */
 static int port_of(int fd) {
     struct sockaddr_in address;
     socklen_t len = sizeof address;
@@ -66,8 +67,8 @@ static int listen_on(tlr_context context) {
     return listener;
 }
 
-/* Connects a blocking socket to a listener of the context. Returns the socket, and the accepted
- * descriptor. */
+/* Connects a blocking socket to a listener of the context. Returns the socket, and writes the
+ * descriptor of the accepted connection to `accepted`. */
 static int connect_to(tlr_context context, int listener, int *accepted) {
     struct sockaddr_in address = loopback(port_of(tlr_socket(context, listener)));
     int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -83,7 +84,7 @@ static int connect_to(tlr_context context, int listener, int *accepted) {
     return fd;
 }
 
-/* Waits for data of one descriptor. Returns the first slot. */
+/* Waits for data of one descriptor, which must be in one slot. Returns the slot. */
 static struct tlr_slot receive(tlr_context context, int descriptor) {
     struct tlr_entry entry;
     struct tlr_slot slot;
@@ -117,7 +118,7 @@ static struct tlr_counters counters_of(tlr_context context) {
     return counters;
 }
 
-/* Checks that each function with a context as argument returns `error` for this handle. */
+/* Checks that each function that takes the handle of a context returns `error` for this handle. */
 static void check_handle(tlr_context context, int error) {
     struct sockaddr_in address = loopback(0);
     struct tlr_counters counters;
@@ -161,7 +162,7 @@ static int has_reason(const char *part) {
     char text[512], cut[8];
     int len = tlr_error_text(text, sizeof text);
     CHECK(len > 0 && len < (int)sizeof text && strlen(text) == (size_t)len);
-    /* A short buffer gets the start, and a zero. */
+    /* A short buffer gets the start of the text, and a zero byte. */
     memset(cut, 'x', sizeof cut);
     IS(tlr_error_text(cut, 5), len);
     CHECK(!memcmp(cut, text, 4) && !cut[4] && cut[5] == 'x');
@@ -174,8 +175,8 @@ static int has_reason(const char *part) {
     return strstr(text, part) != NULL;
 }
 
-/* Options of back ends that cannot be opened, each with its error and a text with a remedy.
- * Nothing here needs a privilege, or changes an interface. */
+/* Options that tlr_open_context refuses, each with its error and a part of the error's text. The
+ * test needs no privilege, and does not change an interface. */
 static void back_ends(void) {
     const struct {
         struct tlr_options options;
@@ -212,7 +213,7 @@ static void back_ends(void) {
         CHECK(has_reason(cases[at].reason));
     }
     IS(context, 77);
-    /* The text of a thread stays until its next failure. */
+    /* The error text of a thread stays until the next call of the thread that fails. */
     IS(tlr_open_context(&cases[0].options, NULL), -EFAULT);
     CHECK(has_reason("pointer"));
     IS(tlr_open_context(NULL, &context), 0);
@@ -239,6 +240,9 @@ static void options(void) {
     IS(tlr_close_context(context), 0);
 }
 
+/* A thread other than the main thread. Cannot use contexts[0], which the main thread has opened.
+ * Opens a context of its own, and writes the handle to contexts[1]. If contexts[2] is not 0, closes
+ * this context; otherwise the end of the thread does. */
 static void *in_thread(void *argument) {
     tlr_context *contexts = argument, own;
     check_handle(contexts[0], -EPERM);
@@ -251,7 +255,7 @@ static void *in_thread(void *argument) {
     return NULL;
 }
 
-/* Handles of no context, of a closed one, and of another thread. */
+/* Handles that name no context, a closed context, or a context of another thread. */
 static void handles(void) {
     tlr_context contexts[3];
     IS(tlr_open_context(NULL, &contexts[0]), 0);
@@ -275,7 +279,7 @@ static void handles(void) {
     IS(tlr_close_context(contexts[1]), 0);
 }
 
-/* The end of a thread closes its contexts. */
+/* Leaves a context with a connection open. The end of the thread closes both. */
 static void *leaves_open(void *argument) {
     int *fd = argument, descriptor;
     tlr_context context;
@@ -294,7 +298,7 @@ static void end_of_a_thread(void) {
     close(fd);
 }
 
-/* A child process can use its own contexts only, and its end does not disturb its parent. */
+/* A child process can use its own contexts only. Its end does not disturb the parent. */
 static void fork_child(void) {
     tlr_context context, own;
     int descriptor, status;
@@ -375,7 +379,7 @@ static void descriptors(tlr_context context, int listener) {
     close(fd);
 }
 
-/* Checks that all functions return `error` for the number of a buffer. */
+/* Checks that each function that takes the number of a buffer returns `error` for this number. */
 static void check_buffer(tlr_context context, int descriptor, tlr_buffer buffer, int error) {
     void *payload = NULL;
     IS(tlr_payload(context, buffer, &payload), error);
@@ -393,7 +397,7 @@ static void check_buffer(tlr_context context, int descriptor, tlr_buffer buffer,
 static void buffers(tlr_context context, int listener) {
     int accepted, fd = connect_to(context, listener, &accepted);
     struct tlr_counters before = counters_of(context), after;
-    /* A double release, also after the buffer has a new owner. */
+    /* The number of a released buffer, also after the program has allocated the buffer again. */
     tlr_buffer buffer = tlr_allocate(context), again;
     IS(tlr_release(context, buffer), 0);
     check_buffer(context, accepted, buffer, -ESTALE);
@@ -401,13 +405,13 @@ static void buffers(tlr_context context, int listener) {
     CHECK(TLR_INDEX(again) == TLR_INDEX(buffer) && again != buffer);
     check_buffer(context, accepted, buffer, -ESTALE);
     IS(tlr_release(context, again), 0);
-    /* A buffer that was sent, before and after the sync. */
+    /* The number of a buffer that was sent, before and after the sync. */
     buffer = with_text(context, "sent");
     IS(tlr_send(context, accepted, buffer), 0);
     check_buffer(context, accepted, buffer, -ESTALE);
     IS(tlr_tx_sync(context), 0);
     check_buffer(context, accepted, buffer, -ESTALE);
-    /* Numbers out of range, and those of another context. */
+    /* Numbers with an index out of range, invented numbers, and numbers of another context. */
     buffer = with_text(context, "mine");
     tlr_buffer base = buffer - TLR_INDEX(buffer);
     for (tlr_buffer at = before.buffers; at < TLR_INDEXES; at++)
@@ -423,7 +427,8 @@ static void buffers(tlr_context context, int listener) {
     CHECK(has_text(other, foreign, "foreign"));
     IS(tlr_close_context(other), 0);
     check_buffer(context, accepted, foreign, -EINVAL);
-    /* A million pseudo-random numbers. */
+    /* A million pseudo-random numbers. Every second number differs from `buffer` only in the index
+     * and in the number of the use, which is in bits 18 to 41. */
     unsigned long long seed = 1;
     for (int count = 0; count < 1000000; count++) {
         seed = seed * 6364136223846793005 + 1442695040888963407;
@@ -434,7 +439,7 @@ static void buffers(tlr_context context, int listener) {
             CHECK(tlr_release(context, any) < 0);
     }
     CHECK(has_text(context, buffer, "mine"));
-    /* Payloads beyond the buffer, and null pointers. */
+    /* Payloads that end beyond the buffer, and null pointers. */
     IS(tlr_capacity(context, buffer), before.buffer_len);
     IS(tlr_set_payload(context, buffer, 0, before.buffer_len + 1), -EMSGSIZE);
     IS(tlr_set_payload(context, buffer, UINT32_MAX, 2), -EMSGSIZE);
@@ -445,7 +450,7 @@ static void buffers(tlr_context context, int listener) {
     IS(tlr_set_payload(context, buffer, 1, 2), 0);
     CHECK(has_text(context, buffer, "in"));
     IS(tlr_release(context, buffer), 0);
-    /* A buffer that io_uring allocates for a descriptor is writable where it is. */
+    /* With io_uring, a buffer of tlr_allocate_for is writable without a move to other memory. */
     void *readable, *writable;
     again = tlr_allocate_for(context, accepted);
     IS(tlr_payload(context, again, &readable), 0);
@@ -502,7 +507,8 @@ static void list(tlr_context context, int listener) {
         gone = receive(context, accepted);
         CHECK(gone.buffer != held.buffer && has_text(context, gone.buffer, "second"));
         CHECK(has_text(context, held.buffer, "first"));
-        /* Half of the buffers are released before the next sync. */
+        /* The program releases every second buffer before the next sync. The next sync releases the
+         * other buffers. */
         if (count % 2)
             IS(tlr_release(context, gone.buffer), 0);
     }
@@ -529,7 +535,7 @@ static void list(tlr_context context, int listener) {
     close(fd);
 }
 
-/* A full descriptor refuses a buffer, which stays with the program. */
+/* A descriptor whose send queue is full refuses a buffer. The buffer stays with the program. */
 static void full(void) {
     struct tlr_options options = {.send_queue_max = 2};
     struct sockaddr_in address = loopback(0);
@@ -609,7 +615,7 @@ static void datagrams(tlr_context context, int listener) {
         IS(tlr_sender(context, (int)entry.slots, (struct sockaddr *)&sender, &len), -ENOENT);
         IS(tlr_sender(context, -1, (struct sockaddr *)&sender, &len), -ENOENT);
     }
-    /* A buffer of the list is sent back as it is. A refused buffer stays. */
+    /* A refused buffer stays in the list. An accepted buffer is sent back as it is. */
     const struct sockaddr *peer = (struct sockaddr *)&sender;
     IS(tlr_send(context, bound, slot.buffer), -ENOTCONN);
     IS(tlr_send_to(context, listener, slot.buffer, peer, sizeof sender), -ENOTCONN);
@@ -651,7 +657,7 @@ static void on_alarm(int signal) {
     CHECK(tlr_open_context(NULL, &context) == -EBUSY);
 }
 
-/* A signal handler cannot call into a context that waits. */
+/* While a sync waits, a signal handler cannot use the context or open another context. */
 static void signals(tlr_context context) {
     interrupted = context;
     struct sigaction action = {.sa_handler = on_alarm};
@@ -662,7 +668,7 @@ static void signals(tlr_context context) {
     IS(tlr_entry_count(context), 0);
 }
 
-/* A paused connection has no data until the program resumes it. */
+/* Data of a paused connection is not received until the program resumes the connection. */
 static void pauses(tlr_context context, int listener) {
     int accepted, fd = connect_to(context, listener, &accepted);
     IS(tlr_pause(context, accepted), 0);
@@ -675,7 +681,8 @@ static void pauses(tlr_context context, int listener) {
     close(fd);
 }
 
-/* Socket calls work on the same connection, for control and for data. */
+/* Socket calls on the kernel's socket of a connection work beside the ring API, for control and for
+ * data. */
 static void sockets(tlr_context context, int listener) {
     int accepted, fd = connect_to(context, listener, &accepted), value = 0;
     socklen_t len = sizeof value;

@@ -1,5 +1,5 @@
-//! Compares the manual pages with the header and with the exported functions, and checks the
-//! form of the pages.
+//! Compares the manual pages of the C interface with the header `tidelane_rings.h`, compares the
+//! header with the functions that the shared library exports, and checks the form of the pages.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use std::{
 
 use crate::programs::{crate_root, library, scratch};
 
-/// Sections of each page of a function, in their order.
+/// Titles of the sections (`.Sh`) in the page of a function, in their order.
 const SECTIONS: [&str; 7] = [
     "NAME",
     "SYNOPSIS",
@@ -26,7 +26,7 @@ fn normalised(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the prototypes of the header by name.
+/// Returns the prototype of each function in the header, by the name of the function.
 fn prototypes() -> BTreeMap<String, String> {
     let header = fs::read_to_string(crate_root().join("include/tidelane_rings.h"));
     let header = header.expect("the header");
@@ -42,7 +42,8 @@ fn prototypes() -> BTreeMap<String, String> {
     named.collect()
 }
 
-/// Returns the pages of a section of the manual, by name.
+/// Returns the text of each page in a section of the manual, by the name of the page. `section` is
+/// the end of the file names: `.3` for functions, `.7` for overviews.
 fn pages(section: &str) -> BTreeMap<String, String> {
     let files = fs::read_dir(crate_root().join("man")).expect("the pages");
     let names = files.map(|file| file.expect("a page").file_name());
@@ -56,7 +57,7 @@ fn pages(section: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Returns the lines of a section of a page.
+/// Returns the lines below the title `section` (`.Sh`) of a page.
 fn lines_of<'a>(page: &'a str, section: &str) -> Vec<&'a str> {
     let start = format!(".Sh {section}");
     let lines = page.lines().skip_while(|line| *line != start).skip(1);
@@ -84,7 +85,7 @@ fn each_function_has_a_prototype_and_a_page() {
     assert_eq!(header, pages(".3").into_keys().collect());
 }
 
-/// The synopsis of each page is the prototype of the header.
+/// The synopsis in the page of each function is the prototype in the header.
 #[test]
 fn each_synopsis_is_the_prototype() {
     let prototypes = prototypes();
@@ -103,8 +104,8 @@ fn each_synopsis_is_the_prototype() {
     }
 }
 
-/// Each page of a function has all sections and is listed in the overview. If the
-/// first reference of a line names a function, the page of this function exists.
+/// Each page of a function has all sections, and the overview (`tlr.7`) lists the page. If the
+/// first cross-reference (`Xr`) in a line names a function, this function has a page.
 #[test]
 fn each_page_is_whole() {
     let (functions, overviews) = (pages(".3"), pages(".7"));
@@ -138,7 +139,8 @@ fn each_page_is_whole() {
     }
 }
 
-/// The example of each page compiles without a warning after the headers that the test includes.
+/// The example of each page compiles without a warning. The test includes `tidelane_rings.h` and a
+/// few headers of the system before the example.
 #[test]
 fn each_example_compiles() {
     let pages = pages(".3").into_iter().chain(pages(".7"));
@@ -167,8 +169,8 @@ fn each_example_compiles() {
     }
 }
 
-/// Runs a checker of manual pages on each page. Prints a message and returns false if the checker
-/// is not installed.
+/// Runs a checker of manual pages on each page. Panics if the checker reports an error. If the
+/// checker is not installed, prints a message and returns false.
 fn is_accepted_by(tool: &str, arguments: &[&str]) -> bool {
     let all = pages(".3")
         .into_keys()

@@ -1,4 +1,4 @@
-//! Builds the library and C programs.
+//! Builds the library of the C interface, and compiles C programs that link the library.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,8 +11,9 @@ pub fn crate_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Builds the library, and returns the path of the file with this extension. Cargo does not build
-/// the library for tests, because nothing in Rust links it.
+/// Builds the library, and returns the path of the file with this extension: `a` for the static
+/// library, `so` for the shared library. Cargo does not build the library for tests, because
+/// nothing in Rust links it.
 pub fn library(extension: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
@@ -31,7 +32,8 @@ pub fn library(extension: &str) -> PathBuf {
     folder.join(format!("libtidelane_rings_c.{extension}"))
 }
 
-/// Compiles a source of the crate, and links it with a library. Returns the program.
+/// Compiles the C file `source` of the crate to a program with this name, and links the program
+/// with `library`. Returns the path of the program.
 pub fn compile(name: &str, source: &str, library: &Path) -> PathBuf {
     let program = scratch().join(name);
     let status = Command::new("cc")
@@ -46,8 +48,8 @@ pub fn compile(name: &str, source: &str, library: &Path) -> PathBuf {
     program
 }
 
-/// Returns the folder for files of this run, within cargo's target directory. The first call
-/// removes the folders of processes that have ended.
+/// Returns the folder for the files of this test process, within cargo's target directory. The
+/// first call removes the folders of test processes that have ended.
 pub fn scratch() -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
@@ -64,7 +66,7 @@ pub fn scratch() -> PathBuf {
     folder.clone()
 }
 
-/// Sets the limit of open descriptors to 20,000, or to the hard limit if that limit is lower.
+/// Sets the soft limit of open file descriptors to 20,000, or to the hard limit if that is lower.
 pub fn allow_many_descriptors() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

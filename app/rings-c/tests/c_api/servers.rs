@@ -1,5 +1,5 @@
-//! Runs the C examples: the servers with clients of the standard library, and the clients with the
-//! echo server, over loopback.
+//! Runs the C examples over loopback: the servers with clients that use the standard library of
+//! Rust, and the clients with the echo server.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
@@ -13,25 +13,26 @@ use crate::programs;
 
 /// Time limit of a read from a server.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Name of the environment variable with the address of the server. The variable makes the test
-/// program a client.
+/// Name of the environment variable with the address of the server. Only if the variable is set,
+/// [`client_process`] connects to the server.
 const CLIENT_OF: &str = "TIDELANE_RINGS_CLIENT_OF";
 
 /// The process of an example server. Dropping the value kills the process.
 struct Server {
     child: Child,
+    /// Standard output of the process, after the line with the port.
     output: BufReader<ChildStdout>,
     address: SocketAddr,
 }
 
 impl Server {
-    /// Starts an example server at a port of the kernel's choice. Prints a message and returns
-    /// `None` if the system forbids io_uring.
+    /// Starts an example server at a port of the kernel's choice. `test` distinguishes the programs
+    /// of the tests. If the system forbids io_uring, prints a message and returns `None`.
     fn start(name: &str, test: &str) -> Option<Self> {
         Self::start_on(name, test, None)
     }
 
-    /// Starts an example as [`Self::start`] does, with the argument of a back end.
+    /// Starts an example as [`Self::start`] does, with `back_end` as a further argument.
     fn start_on(name: &str, test: &str, back_end: Option<&str>) -> Option<Self> {
         programs::allow_many_descriptors();
         let source = format!("examples/{name}.c");
@@ -74,9 +75,9 @@ impl Server {
         stream
     }
 
-    /// Ends the server by SIGTERM. Returns its last line as names and numbers.
+    /// Ends the server by SIGTERM. Returns the names and numbers that the server prints at its end.
     fn end(mut self) -> Report {
-        // SAFETY: the server is a child that was not waited for, so the number is its own.
+        // SAFETY: nobody has waited for the child, so its process number names no other process.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
         let mut text = String::new();
         self.output.read_to_string(&mut text).expect("text");
@@ -92,7 +93,7 @@ impl Drop for Server {
     }
 }
 
-/// Runs an example with these arguments until it fails. Returns its messages.
+/// Runs an example, which must fail with these arguments. Returns its standard error.
 fn failure(name: &str, arguments: &[&str]) -> String {
     let source = format!("examples/{name}.c");
     let program = format!("{name}-{}", arguments.len());
@@ -129,7 +130,8 @@ fn servers_choose_the_back_end_by_an_argument() {
     }
 }
 
-/// Runs the client in C. Returns its report and its messages.
+/// Runs the client `ring_client` with these arguments: the number of connections, and the number of
+/// messages on each. Returns the numbers that the client prints, and its standard error.
 fn run_client(test: &str, address: SocketAddr, arguments: [&str; 2]) -> (Report, String) {
     let source = "examples/ring_client.c";
     let library = programs::library("a");
@@ -170,7 +172,8 @@ fn the_client_compares_the_echo_of_many_connections() {
     assert_eq!(errors.matches("Connection refused").count(), 3, "{errors}");
 }
 
-/// Runs the client over UDP. Returns its messages if it has failed.
+/// Runs the client `ring_datagrams`, which sends `datagrams` datagrams and compares their echoes.
+/// If the client fails, returns its standard error.
 fn run_datagrams(test: &str, address: SocketAddr, datagrams: u32) -> Result<(), String> {
     let library = programs::library("a");
     let name = format!("ring_datagrams-{test}");
@@ -188,8 +191,8 @@ fn run_datagrams(test: &str, address: SocketAddr, datagrams: u32) -> Result<(), 
     Ok(())
 }
 
-/// The echo server returns datagrams beside connections. The client detects a wrong echo, and an
-/// echo from another sender.
+/// The echo server returns datagrams while it also serves a connection. The client detects a wrong
+/// echo, and an echo from another sender.
 #[test]
 fn datagrams_are_echoed() {
     let Some(server) = Server::start("ring_echo", "datagrams") else {
@@ -222,7 +225,7 @@ fn datagrams_are_echoed() {
     }
 }
 
-/// The client detects a server that answers with wrong bytes or ends too early.
+/// The client detects a server that answers with wrong bytes or closes the connection too early.
 #[test]
 fn the_client_finds_wrong_answers() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -242,10 +245,10 @@ fn the_client_finds_wrong_answers() {
     server.join().expect("both clients have connected");
 }
 
-/// Names and numbers that a program has printed.
+/// Pairs of a name and a number, as a program has printed them.
 type Report = Vec<(String, u64)>;
 
-/// Returns the names and numbers of a line.
+/// Returns the pairs of a name and a number in a text.
 fn report_of(text: &str) -> Report {
     let words: Vec<&str> = text.split_whitespace().collect();
     let pairs = words.chunks(2);
@@ -260,6 +263,7 @@ fn number(report: &[(String, u64)], name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("{name} in {report:?}")).1
 }
 
+/// Returns `len` bytes of test data, which depend on `seed`.
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| ((at + seed) * 31 % 251) as u8).collect()
 }
@@ -283,7 +287,7 @@ fn the_echo_server_returns_each_byte_of_many_connections() {
     let Some(server) = Server::start("ring_echo", "many") else {
         return;
     };
-    // Connections at the same time, with a few bytes each.
+    // 400 connections at the same time, with 3000 bytes for each in a round.
     let mut streams: Vec<TcpStream> = (0..400).map(|_| server.connect()).collect();
     for round in 0..5 {
         for (at, stream) in streams.iter_mut().enumerate() {
@@ -295,7 +299,7 @@ fn the_echo_server_returns_each_byte_of_many_connections() {
             assert!(got == pattern(3000, at + round), "connection {at}");
         }
     }
-    // Bulk data.
+    // 4 further connections with bulk data.
     let bulk: Vec<_> = (0..4)
         .map(|seed| {
             let stream = server.connect();
@@ -317,7 +321,7 @@ fn the_echo_server_returns_each_byte_of_many_connections() {
     );
 }
 
-/// Clients that send and do not read are blocked. Meanwhile, another client gets its echo.
+/// Clients that send and do not read become blocked. Meanwhile, another client gets its echo.
 #[test]
 fn blocked_receivers_of_the_echo_server_hurt_themselves_only() {
     for count in [1, 200] {
@@ -330,7 +334,7 @@ fn blocked_receivers_of_the_echo_server_hurt_themselves_only() {
         }
         let mut other = server.connect();
         let mut idle = 0;
-        // The clients are blocked when none of them could write for a while.
+        // The clients are blocked when none of them could write in 50 rounds.
         while idle < 50 {
             idle += 1;
             for stream in &mut blocked {
@@ -346,7 +350,7 @@ fn blocked_receivers_of_the_echo_server_hurt_themselves_only() {
             assert_eq!(&got, b"ping");
             thread::sleep(Duration::from_millis(2));
         }
-        // A blocked client that reads gets more than 64 KiB of its data, and then the end.
+        // A blocked client that begins to read gets an echo of more than 64 KiB, and then the end.
         let mut first = blocked.swap_remove(0);
         first.set_nonblocking(false).expect("a socket");
         first.shutdown(Shutdown::Write).expect("open");
@@ -360,7 +364,8 @@ fn blocked_receivers_of_the_echo_server_hurt_themselves_only() {
     }
 }
 
-/// The client process of the kill tests. Runs until a test kills it.
+/// The client process that [`kill_a_client`] starts. Opens 50 connections, and sends requests until
+/// the process is killed.
 #[test]
 #[ignore = "a part of the kill tests, which start it"]
 fn client_process() {
@@ -383,7 +388,7 @@ fn client_process() {
     }
 }
 
-/// Starts 50 connections of another process, and kills the process under load.
+/// Starts a process that opens 50 connections, and kills the process while it sends requests.
 fn kill_a_client(address: SocketAddr) {
     let mut client = Command::new(std::env::current_exe().expect("a path"))
         .args(["--exact", "servers::client_process", "--ignored"])
@@ -471,7 +476,8 @@ fn the_http_server_answers_each_request() {
         }
     }
     drop(streams);
-    // A large body, "not found", and a close.
+    // Requests for the largest body, for a longer body and a bad path (both not found), and with a
+    // close.
     let mut stream = server.connect();
     for path in ["1048576", "1048577", "x", "7"] {
         let end = if path == "7" {
@@ -496,7 +502,7 @@ fn the_http_server_answers_each_request() {
     let mut got = Vec::new();
     stream.read_to_end(&mut got).expect("the answers");
     assert!(got == expected.concat(), "{} bytes", got.len());
-    // A request without an end.
+    // A request without an end: the server closes the connection.
     let mut stream = server.connect();
     let _ = stream.write_all(&[b'x'; 10_000]);
     assert!(stream.read(&mut [0; 1]).map_or(true, |len| len == 0));
@@ -509,9 +515,9 @@ fn the_http_server_answers_each_request() {
     );
 }
 
-/// Clients request more than all buffers can hold, and read nothing. These clients get only their
-/// share of the buffers, so that another client still gets its answers. Clients that close
-/// meanwhile leave nothing behind.
+/// Blocked clients request more data than all buffers can hold, and read nothing. These clients get
+/// only their share of the buffers, so that another client still gets its answers. When the blocked
+/// clients close their connections, the server keeps no connection and no buffer of them.
 #[test]
 fn blocked_receivers_of_the_http_server_do_not_stop_it() {
     let Some(server) = Server::start("ring_http", "blocked") else {

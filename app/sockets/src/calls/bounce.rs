@@ -5,7 +5,7 @@ use crate::sys::Lock;
 
 /// Length of a bounce buffer in bytes.
 const BOUNCE_LEN: usize = 64 << 10;
-/// Largest number of unused bounce buffers that are kept, to bound the memory that they use.
+/// Largest number of unused bounce buffers in the pool, to limit the memory that the pool uses.
 const BOUNCE_KEPT_MAX: usize = 16;
 
 /// The pool: unused bounce buffers, kept for later calls.
@@ -32,7 +32,7 @@ impl Drop for Bounce {
 }
 
 /// Releases the lock of the pool in a child after fork, because a thread that does not exist in the
-/// child may hold it.
+/// child may have held the lock.
 pub(super) fn reset_after_fork() {
     BOUNCE.unlock_after_fork();
 }

@@ -38,7 +38,7 @@ pub(super) const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 /// Longest wait for the service's answer to a connect request.
 pub(super) const ANSWER_WAIT_NS: u64 = 4_000_000_000;
 
-/// Starts tracking `fd`, a new kernel socket, if the socket is a TCP socket.
+/// If `fd`, a new socket, is a TCP socket, starts tracking it: records its state in a [`Socket`].
 pub fn on_created(fd: RawFd, family: i32, kind: i32, protocol: i32) {
     let _section = Section::enter();
     let stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
@@ -49,8 +49,8 @@ pub fn on_created(fd: RawFd, family: i32, kind: i32, protocol: i32) {
     }
 }
 
-/// Starts tracking the socket `fd`: assigns a [`Socket`] that records its state. Returns `None` if
-/// a limit is reached, and in a vfork child, which must not change the parent's tables.
+/// Starts tracking the socket `fd`. Returns the [`Socket`] that records its state. Returns `None`
+/// if a limit is reached, and in a vfork child, which must not change the parent's tables.
 fn track(fd: RawFd, nonblocking: bool, inet6: bool) -> Option<&'static Socket> {
     if !session::owns_tables() {
         return None;
@@ -257,8 +257,8 @@ fn start(
         fast_open,
         options: inner.options.opening(),
     };
-    // The answer may arrive at once, in another thread. The other thread waits for the socket's
-    // lock, which this thread holds until the state is set below.
+    // The answer may arrive immediately, in another thread. This thread holds the socket's lock, so
+    // the other thread waits until the state is set below.
     inner.channel = Some(channel);
     let sent = channel.with_context(session.generation, |context| {
         let sent = context.connect(&request);
@@ -347,7 +347,7 @@ pub(crate) fn await_slot(socket: &'static Socket, fd: RawFd, channel: &'static C
 
 /// Adds the kernel socket to the kernel's epoll instances with which the program registered it, or
 /// removes it if `in_kernel_epoll` is false. The kernel socket of an accelerated connection has to
-/// be removed, because it is unconnected and the kernel would report EPOLLHUP.
+/// be removed: it is unconnected, so the kernel would report EPOLLHUP.
 fn change_kernel_epolls(socket: &'static Socket, fd: RawFd, in_kernel_epoll: bool) {
     let Some(inner) = socket.enter(fd) else {
         return;
@@ -404,7 +404,7 @@ fn is_deferred(socket: &'static Socket, fd: RawFd) -> Option<bool> {
     Some(deferred)
 }
 
-/// Waits for the service's answer to the connect request, CONNECT_STARTED or CONNECT_KERNEL. If the
+/// Waits for CONNECT_STARTED or CONNECT_KERNEL, the service's answer to the connect request. If the
 /// kernel has to connect, makes the socket `Fresh` and returns the [`not_accelerated`] reason.
 fn wait_answer(socket: &'static Socket, fd: RawFd) -> Option<u32> {
     let deadline = Deadline::after(Some(ANSWER_WAIT_NS));
@@ -475,7 +475,7 @@ pub fn shutdown(socket: &'static Socket, fd: RawFd, how: i32) -> Handled {
     }
     let mut shut = |inner: &mut Inner| shut_connection_down(socket, inner, how);
     while sharing::attempt(&mut inner, &mut shut).is_none() {
-        // Another process has taken the connection since.
+        // The connection has moved, or moves, to another process. `enter` migrates it back.
         drop(inner);
         inner = socket.enter(fd)?;
     }

@@ -34,15 +34,15 @@ pub fn epoll(epfd: RawFd) -> Option<&'static Instance> {
     instance::of(epfd)
 }
 
-/// Returns true if the descriptor is neither tracked nor one of the library's own.
+/// Returns true if the descriptor is neither tracked nor one of the library's own descriptors.
 #[inline]
 pub fn is_foreign(fd: RawFd) -> bool {
     socket(fd).is_none() && epoll(fd).is_none() && !table::is_internal(fd)
 }
 
-/// Carries out `close` of a descriptor that is tracked or one of the library's own. Stops tracking
-/// a tracked descriptor, which the kernel then closes. A descriptor of the library stays open, and
-/// the call fails with EBADF.
+/// Carries out `close` of a tracked descriptor or of one of the library's own descriptors. Stops
+/// tracking a tracked descriptor, which the kernel then closes. A descriptor of the library stays
+/// open, and the call fails with EBADF.
 pub fn close(fd: RawFd) -> Handled {
     if !session::owns_tables() {
         return TO_KERNEL;
@@ -84,8 +84,9 @@ fn release(socket: &'static Socket, fd: RawFd) {
         wait_lingering(socket, seconds);
         inner = socket.lock();
     }
-    // A listener, and a socket without `connect` or `listen`, are also registered with the kernel's
-    // epoll instances. The kernel drops these registrations when it closes the socket.
+    // If the socket is a listener, or if neither `connect` nor `listen` was called, the kernel's
+    // epoll instances also have its registrations. The kernel drops these registrations when the
+    // kernel closes the socket.
     let registrations: Vec<RegistrationRef> = inner.registrations(socket).collect();
     let channel = inner.channel;
     let linger = inner.options.linger;
@@ -143,7 +144,8 @@ impl Inner {
     /// Returns true if SO_LINGER makes the close of a blocking socket wait until the peer has
     /// acknowledged the FIN.
     fn lingers(&self) -> bool {
-        // Another process has a descriptor of a shared connection, so this close does not end it.
+        // Another process has a descriptor of a shared connection, so this close does not end the
+        // connection.
         !self.is_shared()
             && matches!(self.options.linger, Some(1..))
             && matches!(self.state, State::Stream(_))
@@ -210,7 +212,7 @@ pub fn on_duplicated(from: RawFd, to: RawFd) {
     }
 }
 
-/// Carries out `dup2` (without `flags`) or `dup3`. If `from` is open, first stops tracking `to`,
+/// Carries out `dup2` (`flags` is `None`) or `dup3`. If `from` is open, first stops tracking `to`,
 /// which `dup3` then closes in the kernel.
 pub fn duplicate_to(from: RawFd, to: RawFd, flags: Option<i32>) -> Handled {
     if !session::owns_tables() {
@@ -224,8 +226,8 @@ pub fn duplicate_to(from: RawFd, to: RawFd, flags: Option<i32>) -> Handled {
     if from == to || is_refused {
         return TO_KERNEL;
     }
-    // The kernel refuses a descriptor of RLIMIT_NOFILE or more without closing `to`, which may be
-    // open from the time before the program lowered the limit.
+    // If `to` is RLIMIT_NOFILE or more, the kernel refuses the call without closing `to`. `to` may
+    // nevertheless be open, because the program may have lowered the limit after the open.
     if u64::try_from(to).is_ok_and(|to| to >= sys::descriptor_limit()) {
         return Some(Err(Errno(libc::EBADF)));
     }
@@ -241,7 +243,8 @@ pub fn duplicate_to(from: RawFd, to: RawFd, flags: Option<i32>) -> Handled {
 }
 
 /// Carries out `fcntl` F_SETFL. The library stores O_NONBLOCK. The kernel socket also gets the
-/// flags, unless the socket has or had an established accelerated connection.
+/// flags as long as the socket has had no established accelerated connection, and no connection
+/// that was inherited over `fork`.
 pub fn set_status_flags(socket: &'static Socket, fd: RawFd, flags: usize) -> Handled {
     let nonblocking = flags & libc::O_NONBLOCK as usize != 0;
     let inner = socket.enter(fd)?;
@@ -292,7 +295,8 @@ pub fn set_nonblocking(socket: &'static Socket, fd: RawFd, nonblocking: bool) ->
     set_status_flags(socket, fd, flags)
 }
 
-/// Carries out `close_range` without CLOSE_RANGE_CLOEXEC. The library's own descriptors stay open.
+/// Carries out a `close_range` whose flags lack CLOSE_RANGE_CLOEXEC. The library's own descriptors
+/// stay open.
 pub fn close_range(first: u32, last: u32, flags: i32) -> Handled {
     if !session::owns_tables() {
         return TO_KERNEL;

@@ -24,7 +24,7 @@ pub fn disconnect(socket: &'static Socket, fd: RawFd) -> Handled {
     match inner.state {
         State::Listening(_) => {
             let result = shut_listener_down(socket, inner, fd, libc::SHUT_RD);
-            // If another process has shut the socket down, there is nothing left to do.
+            // If another process has already shut the socket down (ENOTCONN), the call succeeds.
             let is_down = matches!(result, Ok(_) | Err(Errno(libc::ENOTCONN)));
             Some(if is_down { Ok(0) } else { result })
         }
@@ -39,8 +39,8 @@ pub fn disconnect(socket: &'static Socket, fd: RawFd) -> Handled {
     }
 }
 
-/// Ends one or both directions of an accelerated connection. Returns 0, also if the connection has
-/// ended meanwhile.
+/// Ends one or both directions of an accelerated connection (a connection that the service
+/// carries). Returns 0, also if the connection has ended meanwhile.
 pub(super) fn shut_connection_down(
     socket: &'static Socket,
     inner: &mut Inner,
@@ -77,14 +77,14 @@ pub(super) fn shut_listener_down(
     if how == libc::SHUT_WR {
         return result;
     }
-    // After ENOTCONN, another process has shut the socket down, and may have died before it told
-    // the service.
+    // ENOTCONN means that another process has shut the socket down. This process continues, because
+    // the other process may have died before it told the service.
     if !matches!(result, Ok(_) | Err(Errno(libc::ENOTCONN))) {
         return result;
     }
     restore_blocking(socket, fd);
     suspend(fd);
-    // The kernel has released a port that it chose itself.
+    // If the kernel chose the port itself, the kernel has released the port.
     inner.bound = sys::local_name(fd).is_ok_and(|local| local.port != 0);
     let channels = inner.channels();
     let State::Listening(listening) = std::mem::replace(&mut inner.state, State::Fresh) else {

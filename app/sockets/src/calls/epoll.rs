@@ -1,10 +1,12 @@
-//! epoll over accelerated sockets, which the service (`tidelaned`) carries, and kernel descriptors.
+//! epoll over kernel descriptors and over accelerated sockets, whose connections the service (the
+//! process `tidelaned`) carries.
 //!
-//! The program's epoll descriptor is a kernel epoll instance with the kernel descriptors and a
-//! doorbell, an eventfd by which the service wakes a sleeping thread. [`Instance`] adds the ready
-//! list of the accelerated sockets, and a channel over which the service reports events. An active
-//! channel has a *context*: rings that this process shares with the service. A tracked socket is a
-//! TCP socket of the program that this crate may accelerate.
+//! The program's epoll descriptor refers to a kernel epoll instance. This instance contains the
+//! kernel descriptors and a doorbell (an eventfd by which the service wakes a sleeping thread). An
+//! [`Instance`] adds the ready list of the accelerated sockets, and a channel over which the
+//! service reports events. An active channel has a *context*: rings that this process shares with
+//! the service. A tracked socket is a TCP socket of the program that this crate may accelerate. A
+//! tracked epoll instance is an epoll instance of the program that has an [`Instance`].
 
 use std::os::fd::RawFd;
 
@@ -27,15 +29,17 @@ use crate::{
 mod kernel_wait;
 mod nest;
 
-/// Number of calls of `epoll_wait` for each poll of the kernel's epoll instance, while accelerated
-/// sockets are ready. The poll costs a system call.
+/// While accelerated sockets are ready, one in this number of `epoll_wait` calls also polls the
+/// kernel's epoll instance, which costs a system call.
 const CALLS_PER_KERNEL_POLL: u32 = 8;
 /// Number of sleeps in an epoll instance after which the thread polls the rings of all other
-/// channels, whose events would otherwise wait as long as no thread waits on these channels.
+/// channels. The events of a channel would otherwise wait as long as no thread waits on the
+/// channel.
 const SLEEPS_PER_HOUSEKEEPING: u32 = 256;
 /// Usual time in nanoseconds between two trims. A trim frees the send buffers of idle connections.
 const TRIM_INTERVAL_NS: u64 = 100_000_000;
-/// Number of connections with send buffers above which trims are more frequent, to save memory.
+/// If more than this number of connections keep a send buffer after a trim, the next trim is
+/// sooner.
 const TRIM_OFTEN_ABOVE: usize = 256;
 
 /// Starts tracking `epfd`, a new epoll instance of the program.
@@ -64,7 +68,7 @@ fn adopt(epfd: RawFd) -> Option<&'static Instance> {
 /// The stacks that may report a socket's events: the kernel, the service, or both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reporter {
-    /// The kernel alone, for a socket without `connect` or `listen`.
+    /// The kernel alone, for a socket before `connect` or `listen`.
     Kernel,
     /// The kernel and the service, for a listener.
     Both,
@@ -106,8 +110,8 @@ pub fn control(
     })
 }
 
-/// Returns the epoll instance of a descriptor. First starts tracking an instance whose creation the
-/// library did not see. Returns `None` for another kind of file, or if a limit is reached.
+/// Returns the epoll instance of a descriptor. First starts tracking an instance whose creation
+/// this crate did not see. Returns `None` for another kind of file, or if a limit is reached.
 fn instance_of(epfd: RawFd) -> Option<&'static Instance> {
     instance::of(epfd).or_else(|| is_epoll(epfd).then(|| adopt(epfd)).flatten())
 }
@@ -115,8 +119,9 @@ fn instance_of(epfd: RawFd) -> Option<&'static Instance> {
 /// Returns true if an untracked descriptor is an epoll instance.
 fn is_epoll(fd: RawFd) -> bool {
     let event = epoll_event { events: 0, u64: 0 };
-    // No untracked epoll instance has the template, the library's own socket. `epoll_ctl` therefore
-    // fails with ENOENT for an untracked epoll instance, and with another error for any other file.
+    // The template is a socket of this crate. No untracked epoll instance contains the template, so
+    // `epoll_ctl` fails with ENOENT for an untracked epoll instance. For any other file,
+    // `epoll_ctl` fails with another error.
     let Ok(probe) = session::template() else {
         return false;
     };
@@ -170,6 +175,7 @@ impl EpollCtl {
         sys::epoll_ctl(epfd, operation, self.fd, self.event).map(|_| ())
     }
 
+    /// Records a registration with EPOLLONESHOT that the kernel may disable.
     fn note_one_shot(&self, events: u32) {
         let one_shot = events & libc::EPOLLONESHOT as u32 != 0;
         if one_shot && self.reporter != Reporter::Tidelane {
@@ -331,8 +337,9 @@ pub fn wait(
     }
 }
 
-/// Writes the events of ready accelerated sockets to `events`, and every few calls also the events
-/// that the kernel reports. Returns the number of events.
+/// Writes the events of ready accelerated sockets to `events`. One in [`CALLS_PER_KERNEL_POLL`]
+/// calls with ready sockets also writes the events that the kernel reports. Returns the number of
+/// events.
 #[inline]
 fn collect(instance: &'static Instance, events: &mut [epoll_event]) -> usize {
     let channel = instance.channel();
@@ -347,7 +354,7 @@ fn collect(instance: &'static Instance, events: &mut [epoll_event]) -> usize {
     if state.calls_without_kernel >= CALLS_PER_KERNEL_POLL {
         state.calls_without_kernel = 0;
         instance.finish(state);
-        // The kernel's events get half of the array, so that neither stack starves.
+        // The kernel's events get at most half of the array, so that neither stack starves.
         let places = events.len().div_ceil(2);
         let polled = kernel_events(instance, &mut events[..places], 0, Some(0), None);
         from_kernel = polled.unwrap_or(0);
@@ -457,7 +464,8 @@ fn housekeeping(instance: &'static Instance) {
     }
     if due.1 {
         let kept = channel.trim(&mut |slot| match registry::of_slot(slot) {
-            // The ring's lock comes after socket locks in the lock order, so do not wait for these.
+            // This thread holds the ring's lock, which comes after socket locks in the lock order.
+            // So do not wait for a socket's lock.
             Some(socket) => match socket.try_lock() {
                 Some(mut inner) => inner.connection().is_none_or(|c| c.stream.trim()),
                 None => false,

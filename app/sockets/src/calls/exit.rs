@@ -1,7 +1,7 @@
-//! Closing of accelerated connections, which the service (the process `tidelaned`) carries, at the
-//! end of the process. For each closed connection, the service sends the unsent payload and a FIN,
-//! or a RST if SO_LINGER is 0 seconds. Without this module, the service would reset all connections
-//! of a process that has ended.
+//! The end of this process, which closes its accelerated connections. These are the connections
+//! that the service (the process `tidelaned`) carries. For each closed connection, the service
+//! sends the unsent payload and a FIN. If SO_LINGER is 0 seconds, the service sends a RST instead.
+//! Without this module, the service would reset all connections of a process that has ended.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -29,16 +29,16 @@ pub fn at_exit() {
     }
 }
 
-/// Resets the state in a child after fork, so that `at_exit` closes the child's connections when
-/// the child ends.
+/// Resets [`DONE`] in a child after fork, so that `at_exit` closes the child's connections when the
+/// child ends.
 pub(crate) fn reset_after_fork() {
     DONE.store(false, Ordering::Relaxed);
 }
 
 /// Closes a connection or a listener at the end of the process.
 fn close(socket: &'static Socket) {
-    // A socket that another thread has locked stays open, and the service resets its connection
-    // after the process has ended.
+    // If a thread holds the socket's lock, the socket stays open. The service then resets the
+    // connection after the process has ended.
     let Some(mut inner) = socket.try_lock() else {
         return;
     };

@@ -1,9 +1,10 @@
-//! TCP Fast Open (RFC 7413), with the semantics of Linux: payload in the SYN.
+//! TCP Fast Open (RFC 7413), by which a SYN carries payload. The semantics are those of Linux.
 //!
 //! The service (the process `tidelaned`) reports the number of bytes that the SYN can carry, and
 //! holds the SYN back until this process has written the bytes. With MSG_FASTOPEN, the bytes come
-//! from the same `send`. After a `connect` with TCP_FASTOPEN_CONNECT, they come from the first
-//! write of any kind. Until this write, the socket is writable and the service sends no SYN.
+//! from the `send` call that has this flag. After a `connect` with TCP_FASTOPEN_CONNECT, the bytes
+//! come from the first write of any kind. Before this first write, the socket is writable and the
+//! service sends no SYN.
 
 use std::os::fd::RawFd;
 
@@ -14,7 +15,9 @@ use crate::{
 };
 
 /// Begins a `send` with MSG_FASTOPEN: opens the connection, whose SYN can carry the first bytes of
-/// this `send`. Fails with EISCONN on a connected socket.
+/// this `send`. Fails with EISCONN on a connected socket, with one exception: if the call that
+/// opened the connection returned EINPROGRESS, the first `send` with MSG_FASTOPEN after that call
+/// succeeds.
 pub fn open(socket: &'static Socket, fd: RawFd, peer: Option<Address>, flags: i32) -> Handled<()> {
     let blocking = socket.blocks() && flags & libc::MSG_DONTWAIT == 0;
     let mut inner = socket.enter(fd)?;
@@ -26,8 +29,8 @@ pub fn open(socket: &'static Socket, fd: RawFd, peer: Option<Address>, flags: i3
             return Some(Ok(()));
         }
         State::Connecting(_) => return fail(libc::EALREADY),
-        // The first `send` after EINPROGRESS sends on the connection. Each later `send` with
-        // MSG_FASTOPEN fails with EISCONN.
+        // The first `send` with MSG_FASTOPEN after EINPROGRESS sends on the connection. Each later
+        // `send` with MSG_FASTOPEN fails with EISCONN.
         State::Stream(_) if was_pending => {
             inner.connect_pending = false;
             return Some(Ok(()));
@@ -55,8 +58,9 @@ pub fn open(socket: &'static Socket, fd: RawFd, peer: Option<Address>, flags: i3
     }
 }
 
-/// Sends the SYN with the first bytes of a write, and returns the number of these bytes. If the SYN
-/// carries no bytes, a non-blocking call fails with EINPROGRESS.
+/// Sends the SYN with the first bytes of a write, and returns the number of these bytes. `write`
+/// copies the bytes to the send buffer. If the SYN carries no bytes, a non-blocking call fails with
+/// EINPROGRESS.
 pub(crate) fn send_with_syn(
     socket: &'static Socket,
     fd: RawFd,
@@ -72,7 +76,7 @@ pub(crate) fn send_with_syn(
     }
 }
 
-/// Opens the connection if `flags` contains MSG_FASTOPEN. The caller sends the payload afterwards.
+/// Calls [`open`] if `flags` contains MSG_FASTOPEN. The caller sends the payload afterwards.
 /// `name` is the `sockaddr` of the peer.
 pub fn prepare(socket: &'static Socket, fd: RawFd, name: Option<&[u8]>, flags: i32) -> Handled<()> {
     if flags & libc::MSG_FASTOPEN == 0 {

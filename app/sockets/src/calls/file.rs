@@ -1,7 +1,7 @@
 //! `sendfile` and `splice` on accelerated connections, which the service (the process `tidelaned`)
-//! carries. `sendfile` usually reads the file directly into the send buffer. `splice`, and
-//! `sendfile` in some cases, copy the payload through a temporary buffer (a bounce buffer), which
-//! costs a second copy.
+//! carries. `sendfile` usually reads the file directly into the send buffer. `splice` copies the
+//! payload through a temporary buffer (a bounce buffer), which costs a second copy. In some cases,
+//! `sendfile` also uses a bounce buffer.
 
 use std::{os::fd::RawFd, sync::atomic::AtomicU8};
 
@@ -11,8 +11,8 @@ use crate::{
     sys::{self, Errno, Handled, TO_KERNEL, cancellation_unsafe::without_cancellation, fail},
 };
 
-/// Largest number of bytes in one read of a file. The bound limits the time for which other threads
-/// wait, because the read holds the socket's lock.
+/// Largest number of bytes in one read of a file. The thread holds the socket's lock during a read,
+/// so the maximum keeps short the time for which other threads wait for the lock.
 const READ_MAX: usize = 256 << 10;
 
 /// Carries out `sendfile` to an accelerated connection. Reads the file at `offset` and advances
@@ -62,9 +62,10 @@ fn copy_file(
         let placed = socket.enter(fd)?.send_in_place(socket, len, read);
         let copied = match placed {
             Some(copied) => copied,
-            // The send buffer is full, the handshake is not complete, the connection has an error
-            // or is shared with another process, or the last write had MSG_MORE. In these cases,
-            // `copy_bounced` sends the bytes, if need be after a wait, or returns the error.
+            // `send_in_place` was not possible: the send buffer is full, the handshake is not
+            // complete, the last write had MSG_MORE, or the connection has an error or is shared
+            // with another process. `copy_bounced` then sends the bytes, if need be after a wait,
+            // or returns the error.
             None => copy_bounced(socket, fd, file, *position, len)?,
         };
         match copied {
@@ -80,8 +81,8 @@ fn copy_file(
     Some(Ok(sent))
 }
 
-/// Sends up to `len` bytes of a file through a bounce buffer. A blocking call sends at least one
-/// byte. Returns 0 at the end of the file.
+/// Sends up to `len` bytes of a file through a bounce buffer. On a blocking socket, waits until at
+/// least one byte is sent. Returns 0 at the end of the file.
 fn copy_bounced(
     socket: &'static Socket,
     fd: RawFd,
@@ -123,8 +124,8 @@ pub fn splice_in(
             Ok(room) => room,
             Err(error) => return Some(Err(error)),
         },
-        // An empty send fails if the connection was shut down or reset. Otherwise the send buffer
-        // is full.
+        // An empty send fails if the connection was shut down or reset. If the empty send succeeds,
+        // the send buffer is full.
         0 => match transfer::send(socket, fd, &[0; 0], libc::MSG_DONTWAIT)? {
             Ok(_) => return fail(libc::EAGAIN),
             Err(error) => return Some(Err(error)),
@@ -192,8 +193,8 @@ pub fn splice_out(
     }
 }
 
-/// Returns the capacity of a pipe in bytes. Fails with EINVAL if `fd` is not a pipe, and with EBADF
-/// if it is not open.
+/// Returns the capacity of the pipe `fd` in bytes. Fails with EBADF if `fd` is closed, and with
+/// EINVAL if `fd` refers to another kind of file.
 fn pipe_capacity(fd: RawFd) -> Result<usize, Errno> {
     // F_GETPIPE_SZ of an open file that is not a pipe fails with EBADF, too.
     sys::fcntl(fd, libc::F_GETPIPE_SZ, 0).map_err(|_| match sys::fcntl(fd, libc::F_GETFD, 0) {
@@ -202,14 +203,16 @@ fn pipe_capacity(fd: RawFd) -> Result<usize, Errno> {
     })
 }
 
-/// Writes as many bytes as a pipe of `capacity` bytes has room for. If the pipe is full, first
-/// waits for room, unless the pipe is non-blocking. Returns the number of bytes, at least one.
+/// Writes as many bytes as a pipe of `capacity` bytes has room for. If the pipe is full and
+/// blocking, first waits for room. If the pipe is full and non-blocking, fails with EAGAIN. Returns
+/// the number of bytes, which is at least one.
 fn fill_pipe(pipe: RawFd, capacity: usize, bytes: &[u8]) -> Result<usize, Errno> {
     if sys::is_empty_pipe(pipe) {
         return sys::write_waiting(pipe, &bytes[..bytes.len().min(capacity)]);
     }
-    // A pipe that is ready for writing has room for a page, although the pages that it holds may be
-    // filled in part only.
+    // The pages that the pipe holds may be only partly filled, so the number of unread bytes does
+    // not tell how much room the pipe has. A pipe that is ready for writing has room for at least
+    // one page.
     let mut done = 0;
     while done < bytes.len() && (done == 0 || is_ready(pipe, libc::POLLOUT)) {
         let end = bytes.len().min(done + libc::PIPE_BUF);

@@ -3,10 +3,10 @@
 //!
 //! An accelerated connection, which the service (the process `tidelaned`) carries, cannot be passed
 //! on in either way. In the kernel, the descriptor of the connection refers to an unconnected
-//! socket, and the receiver would only get this socket. Only the tables of the library
-//! (`libtidelane.so`, which contains this crate) in this process lead from the descriptor to the
-//! connection. The library therefore reports an attempt to pass on a connection by SCM_RIGHTS, or
-//! by `exec` as standard input, output or error (see `docs/socket-calls.md`).
+//! socket, and the receiver would only get this socket. Only tables in the memory of this process
+//! lead from the descriptor to the connection. The library (`libtidelane.so`, which contains this
+//! crate) therefore reports two kinds of attempts to pass on a connection: in an SCM_RIGHTS
+//! message, and over `exec` as standard input, output or error (see `docs/socket-calls.md`).
 //!
 //! With the environment variable TIDELANE_STRICT, a reported call fails.
 
@@ -27,9 +27,9 @@ const STDIO: std::ops::RangeInclusive<RawFd> = 0..=2;
 /// Checks the descriptors in an SCM_RIGHTS message before the message is sent.
 ///
 /// If a descriptor is an accelerated connection, reports the attempt, and leaves the program's
-/// future connections to the kernel. The connection in the message is lost: the receiver sees no
-/// data, and the peer gets a RST at the last close. With TIDELANE_STRICT, returns EOPNOTSUPP, and
-/// the caller does not send the message.
+/// future connections to the kernel. With TIDELANE_STRICT, then returns EOPNOTSUPP, and the caller
+/// does not send the message. Without TIDELANE_STRICT, the connection in the message is lost: the
+/// receiver sees no data, and the peer gets a RST at the last close.
 pub fn check_rights(descriptors: impl Iterator<Item = RawFd>) -> Result<(), Errno> {
     for fd in descriptors {
         let Some(socket) = registry::of(fd).filter(|socket| is_connection(socket)) else {
@@ -53,8 +53,8 @@ pub fn check_rights(descriptors: impl Iterator<Item = RawFd>) -> Result<(), Errn
     Ok(())
 }
 
-/// Leaves the listeners of this process to the kernel. Other processes of the program do the same
-/// at their next `accept`.
+/// Leaves the listeners of this process to the kernel. Each other process of the program leaves its
+/// listeners to the kernel at its next `accept`.
 fn leave_listeners() {
     for fd in table::descriptors() {
         if let Some(socket) = registry::of(fd)
@@ -69,8 +69,8 @@ fn leave_listeners() {
     }
 }
 
-/// Does the check of [`check_exec`] for `posix_spawn`, whose program gets `fd` as its descriptor
-/// `to`.
+/// Checks one descriptor for `posix_spawn`, as [`check_exec`] does for `exec`. The spawned program
+/// gets the descriptor `fd` of this process as its descriptor `to`.
 pub fn check_spawned(fd: RawFd, to: RawFd) -> Result<(), Errno> {
     if STDIO.contains(&to) && registry::of(fd).is_some_and(is_connection) {
         return report_exec(fd);
@@ -78,9 +78,9 @@ pub fn check_spawned(fd: RawFd, to: RawFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Reports an accelerated connection among the standard descriptors that `exec` keeps open. With
-/// TIDELANE_STRICT, returns EOPNOTSUPP. Does not check other descriptors, because most programs
-/// pass them on only for lack of FD_CLOEXEC.
+/// Reports the first accelerated connection among the standard descriptors that `exec` keeps open.
+/// With TIDELANE_STRICT, also returns EOPNOTSUPP. Does not check other descriptors: most programs
+/// pass on other descriptors only because they have not set FD_CLOEXEC.
 pub fn check_exec() -> Result<(), Errno> {
     for fd in STDIO {
         let stays_open = sys::fcntl(fd, libc::F_GETFD, 0)
@@ -92,8 +92,8 @@ pub fn check_exec() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Reports that `exec` passes on `fd`, an accelerated connection. With TIDELANE_STRICT, returns
-/// EOPNOTSUPP.
+/// Reports that `exec` passes on `fd`, an accelerated connection. With TIDELANE_STRICT, also
+/// returns EOPNOTSUPP.
 fn report_exec(fd: RawFd) -> Result<(), Errno> {
     sys::line(format_args!(
         "descriptor {fd} is an accelerated connection, which ends at exec: from now on the kernel \

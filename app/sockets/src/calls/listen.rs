@@ -2,8 +2,9 @@
 //! `tidelaned`) and in the kernel. The program accepts the connections of both stacks from one
 //! descriptor.
 //!
-//! A channel is a set of rings that this process shares with the service. The service delivers the
-//! connections of a listener to the channels that have joined the listener.
+//! A channel is a set of rings that this process shares with the service. A channel joins a
+//! listener to get connections: the service delivers each connection of a listener to one of the
+//! channels that have joined the listener.
 
 use std::{os::fd::RawFd, sync::atomic::Ordering};
 
@@ -30,7 +31,7 @@ use crate::{
     sys::{self, Address, Errno, Guard, Handled, Section, TO_KERNEL, fail},
 };
 
-/// Result of `accept` while no connection is pending.
+/// Result of an attempt to accept a connection while no connection is pending.
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 
 /// An accepted connection.
@@ -38,19 +39,19 @@ const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 pub struct Accepted {
     /// Descriptor of the connection.
     pub fd: RawFd,
-    /// Address of the peer, or `None` for a connection that the kernel carries. The caller then
-    /// asks the kernel with `getpeername`.
+    /// Address of the peer. `None` for a connection that the kernel carries: the caller asks the
+    /// kernel with `getpeername`.
     pub peer: Option<Address>,
 }
 
-/// Handles EADDRINUSE of a `bind`. Returns true if another attempt may succeed, because the service
-/// has meanwhile released the ports of programs that ended.
+/// Handles EADDRINUSE of a `bind`: waits until the service has released the ports of programs that
+/// have ended. Returns true if the service has done so, because a second `bind` may then succeed.
 pub fn may_bind_again() -> bool {
     session::await_ended_programs()
 }
 
-/// Carries out `listen` of a socket: listens in the kernel, and also in the service if the service
-/// accelerates the address.
+/// Carries out `listen` of a socket: listens in the kernel, and also in the service unless the
+/// listener has to be left to the kernel.
 pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
     let _section = Section::enter();
     let mut inner = socket.enter(fd)?;
@@ -106,16 +107,16 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
 }
 
 /// Listens in the kernel, and makes the kernel socket non-blocking, for the reason that
-/// [`listen_in_both`] gives. Another process may share the socket. As soon as the kernel listens,
-/// this process may call `accept`, so the socket must be non-blocking before `listen`. The other
-/// process may make the socket blocking between this step and `listen`, so the function repeats the
-/// step after `listen`.
+/// [`listen_in_both`] gives. Another process may share the socket, and may call `accept` as soon as
+/// the kernel listens. The function therefore makes the socket non-blocking before `listen`. The
+/// other process may make the socket blocking before the kernel listens, so the function makes the
+/// socket non-blocking again after `listen`.
 fn listen_nonblocking(socket: &Socket, fd: RawFd, backlog: i32) -> Result<(), Errno> {
     set_kernel_nonblocking(fd, true);
     let mut result = sys::listen(fd, backlog);
     if result == Err(Errno(libc::EADDRINUSE)) {
-        // Another process may have shut the socket down without telling the service, which then
-        // still reserves the port of its listener.
+        // Another process may have shut the socket down without telling the service. The service
+        // then still reserves the listener's port.
         suspend(fd);
         result = sys::listen(fd, backlog);
     }
@@ -167,8 +168,8 @@ fn listen_again(
     Ok(0)
 }
 
-/// Makes channels join the listener: the channels of the epoll instances with which the program has
-/// registered the socket before `listen`.
+/// The program may have registered the socket with epoll instances before `listen`. Lets the
+/// channel of each of these instances join the listener.
 fn join_watching_channels(socket: &'static Socket, fd: RawFd) {
     let Some(mut inner) = socket.enter(fd) else {
         return;
@@ -238,7 +239,8 @@ fn pump_joined(socket: &'static Socket, fd: RawFd) -> Option<()> {
     Some(())
 }
 
-/// Accepts a connection, and returns its descriptor. Returns EAGAIN if no connection is pending.
+/// Accepts a connection, and returns its descriptor. Writes the peer's address to `peer` if the
+/// service carries the connection. Returns EAGAIN if no connection is pending.
 fn accept_one(
     inner: &mut Inner,
     fd: RawFd,
@@ -280,7 +282,8 @@ fn accept_one(
 }
 
 /// Assigns a connection from the accept queue to `socket`, a free socket, and tells the service
-/// that the queue has room again. Returns the locked socket.
+/// that the queue has room again. `handle` is the service's listener with its session (the
+/// registration of this process with the service). Returns the locked socket.
 fn create_accepted(
     socket: &'static Socket,
     mut connection: Connection,

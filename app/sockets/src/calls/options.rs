@@ -55,7 +55,7 @@ pub fn set(socket: &'static Socket, fd: RawFd, level: i32, name: i32, value: &[u
     }
 }
 
-/// Carries out `getsockopt`: writes the value to `into` and returns its length in bytes.
+/// Carries out `getsockopt`: writes the value to `into` and returns the number of bytes written.
 pub fn get(socket: &'static Socket, fd: RawFd, level: i32, name: i32, into: &mut [u8]) -> Handled {
     let mut inner = socket.enter(fd)?;
     if inner.state.is_in_kernel() {

@@ -24,9 +24,9 @@ use crate::{
 
 /// Result of a wait whose deadline has passed.
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
-/// Largest number of descriptors of a `poll` that moves their events to the channel of the calling
-/// thread. Moving costs one request to the service for each connection, which would slow down a
-/// program whose threads take turns in polling many connections.
+/// A `poll` of at most this many descriptors may move the events of its connections to the channel
+/// of the calling thread. Moving costs one request to the service for each connection. With more
+/// descriptors, the requests would slow down a program whose threads take turns in polling.
 const MOVED_MAX: usize = 8;
 /// Events that `poll` reports even if the program did not ask for them.
 const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
@@ -45,8 +45,8 @@ fn is_active(instance: &'static Instance) -> bool {
     instance.channel().is_active() || instance.has_nested()
 }
 
-/// Carries out `poll`, `ppoll`, and `select` (whose caller has converted the sets to `fds`).
-/// Returns `TO_KERNEL` if the kernel alone can report the events of all descriptors.
+/// Carries out `poll`, `ppoll`, and `select`. For `select`, the caller has converted the descriptor
+/// sets to `fds`. Returns `TO_KERNEL` if the kernel alone can report the events of all descriptors.
 pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask>) -> Handled {
     let _section = Section::enter();
     let deadline = match timeout_ns {
@@ -140,8 +140,8 @@ fn request_connections(fds: &[pollfd]) {
 }
 
 /// Returns the service's events for the entry's descriptor: events that the entry asks for, and for
-/// a socket also [`ALWAYS`]. If several processes share the connection (after `fork`) and the
-/// connection has pending events, first migrates the connection to this process.
+/// a socket also the events in [`ALWAYS`]. If several processes share the connection (after `fork`)
+/// and the connection has pending events, first migrates the connection to this process.
 fn ready(entry: &pollfd) -> i16 {
     if let Some(socket) = registry::of(entry.fd) {
         let Some(mut inner) = socket.enter_without_migration(entry.fd) else {
@@ -168,8 +168,8 @@ fn ready(entry: &pollfd) -> i16 {
     }
 }
 
-/// Returns the kernel's events of the entry, but no event for an epoll instance in which only a
-/// doorbell is ready.
+/// Returns `from_kernel`, the kernel's events of the entry. If the entry is an epoll instance in
+/// which only a doorbell is ready, returns 0 instead.
 fn without_doorbells(entry: &pollfd, from_kernel: i16) -> i16 {
     match instance::of(entry.fd) {
         Some(instance)
@@ -184,7 +184,7 @@ fn without_doorbells(entry: &pollfd, from_kernel: i16) -> i16 {
     }
 }
 
-/// Lets events of the tracked descriptors in `fds` end the sleep.
+/// Lets events of the tracked descriptors in `fds` end the sleep of `sleeper`.
 fn watch_all(sleeper: &mut Sleeper, fds: &[pollfd]) {
     for entry in fds {
         if let Some(socket) = registry::of(entry.fd) {

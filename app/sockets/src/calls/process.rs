@@ -4,8 +4,11 @@
 //! Parent and child share the connections (see `docs/design/fork.md`). The child inherits the
 //! listeners. When the child first uses a listener, the child asks the service (the process
 //! `tidelaned`) to listen for the child, too. A session is the registration of a process with the
-//! service. The parent prepares the child's session before the fork, if the parent has an
-//! accelerated connection, or a listener that is not left to the kernel.
+//! service. If the parent has an accelerated connection, or a listener that is not left to the
+//! kernel, the parent prepares the child's session before the fork.
+//!
+//! A tracked descriptor is a descriptor of a TCP socket or an epoll instance of the program. Tables
+//! map each tracked descriptor to the state that this crate keeps for the socket or the instance.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,12 +26,12 @@ use crate::{
 /// True after the fork handlers were installed.
 static HANDLERS_INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// The prepared sessions for the children of forks in progress, each with the identity of the
-/// thread that forks.
+/// The prepared sessions for the children of forks in progress. The number beside a session is the
+/// identity of the thread that forks.
 static FORKING: Lock<Vec<(usize, ChildSession)>> = Lock::new(Vec::new());
 
 /// Returns true if the tables of tracked descriptors describe this process. Returns false in a
-/// child between `vfork` and `exec`, which shares the memory of its parent, so that the tables
+/// child between `vfork` and `exec`: the child shares the memory of its parent, so the tables
 /// describe the parent.
 pub fn owns_tables() -> bool {
     session::owns_tables()
@@ -54,8 +57,8 @@ pub fn before_fork() -> bool {
     installed
 }
 
-/// Completes a fork that `before_fork` prepared, in each of the processes, or in the parent if the
-/// fork failed.
+/// Completes a fork that `before_fork` prepared. The caller calls this function in the parent, and
+/// also in the child if the fork succeeded.
 pub fn after_fork(in_the_child: bool) {
     if in_the_child {
         in_child();
@@ -66,7 +69,7 @@ pub fn after_fork(in_the_child: bool) {
 
 /// Runs before `fork`, in the thread that calls `fork`.
 extern "C" fn before() {
-    // No signal handler runs from here on until `in_parent` or `in_child` has run.
+    // Signals are deferred, with few exceptions, until `in_parent` or `in_child` has run.
     section_unsafe::enter();
     let mut any = false;
     for fd in table::descriptors() {

@@ -1,6 +1,7 @@
-//! Reports about programs that this process starts and that the library (`libtidelane.so`, which
-//! contains this crate) cannot serve, such as statically linked programs. These programs use the
-//! kernel's TCP. The library reports each program once, up to a limit (`REPORTED_MAX`).
+//! Reports about programs that the library (`libtidelane.so`, which contains this crate) cannot
+//! serve, such as statically linked programs. The library makes a report when this process starts
+//! such a program, which then uses the kernel's TCP. Each of the first `REPORTED_MAX` programs is
+//! reported once, and each further program at every start.
 
 use std::{
     ffi::CStr,
@@ -29,9 +30,9 @@ pub fn prepare() {
     }
 }
 
-/// Reports `program`, which the process is about to execute or spawn, if the library cannot serve
-/// it. `search` is the value of PATH if the call searches for the program there. A child between
-/// `vfork` and `exec` may call this function.
+/// Reports `program` if the library cannot serve it. The process is about to execute or spawn
+/// `program`. `search` is the value of PATH if the call searches the directories in PATH for the
+/// program, or else `None`. A child between `vfork` and `exec` may call this function.
 pub fn report_if_not_served(program: &CStr, search: Option<&[u8]>) {
     let Some(unsupported) = inspect(program, search) else {
         return;

@@ -38,8 +38,9 @@ pub fn recv_now(socket: &'static Socket, fd: RawFd, into: &mut [u8]) -> usize {
     let event_count = socket.event_count();
     let count = connection.stream.read(into);
     if count > 0 {
-        // At the end of the stream and at the urgent mark, the socket stays readable although the
-        // program has read all bytes. Therefore do not record the socket as drained there.
+        // At the end of the stream and at the urgent mark (the position of the urgent byte), the
+        // socket stays readable although the program has read all bytes. In these two cases, do not
+        // record the socket as drained.
         if count < into.len() && !connection.stream.has_end_or_urgent() {
             socket.note_drained(event_count);
         }
@@ -141,8 +142,8 @@ fn scatter(mut bytes: &[u8], into: &mut [IoSliceMut<'_>]) {
     }
 }
 
-/// Returns and clears the pending error of an accelerated connection. `recvmmsg` returns this error
-/// before any bytes that have arrived, as in Linux.
+/// Returns and clears the pending error of an accelerated connection. As in Linux, `recvmmsg`
+/// returns this error even if bytes have arrived.
 pub fn pending_error(socket: &'static Socket, fd: RawFd) -> Option<Errno> {
     let mut inner = socket.enter(fd)?;
     if inner.state.is_in_kernel() {
@@ -152,7 +153,7 @@ pub fn pending_error(socket: &'static Socket, fd: RawFd) -> Option<Errno> {
     inner.take_error()
 }
 
-/// Keeps the error of a message of `recvmmsg` for the next call or for SO_ERROR, because the call
+/// Keeps the error of a message of `recvmmsg` for the next call or for SO_ERROR, because `recvmmsg`
 /// itself returns the number of messages before the error. Linux keeps all errors except EAGAIN.
 /// This function drops EAGAIN, and also the errors EINTR and CANCELLED of an interrupted wait.
 pub fn keep_error(socket: &'static Socket, fd: RawFd, error: Errno) {
@@ -168,8 +169,8 @@ pub fn keep_error(socket: &'static Socket, fd: RawFd, error: Errno) {
 
 /// Calls `take(inner, number of bytes so far)` until the program has enough bytes: one byte with
 /// MSG_PEEK, all `wanted` bytes with MSG_WAITALL, and otherwise SO_RCVLOWAT bytes. The call ends
-/// with fewer bytes at the urgent mark, at the end of the stream, at an error, and if the call
-/// must not wait.
+/// with fewer bytes at the urgent mark, at the end of the stream, at an error, after the receive
+/// timeout, and if the call must not wait.
 fn receive(
     socket: &'static Socket,
     fd: RawFd,
@@ -234,7 +235,7 @@ fn attempt_or_wait(
     loop {
         let mut inner = socket.enter(fd)?;
         match sharing::attempt(&mut inner, &mut attempt) {
-            // Another process has taken the connection since.
+            // Another process has taken the connection since `enter`: try again.
             None => {}
             Some(Err(WOULD_BLOCK)) if waits => break,
             done => return done,
@@ -362,8 +363,8 @@ pub fn send_vectored(
     )
 }
 
-/// Calls `write(inner, number of bytes so far)` until all `wanted` bytes are written, or until the
-/// send buffer is full if the call does not wait.
+/// Calls `write(inner, number of bytes so far)` until all `wanted` bytes are written. If the call
+/// does not wait, ends as soon as the send buffer is full.
 fn transmit(
     socket: &'static Socket,
     fd: RawFd,

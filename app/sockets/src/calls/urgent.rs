@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Carries out `recv` of `wanted` bytes with MSG_OOB, which never waits. Passes the urgent byte to
-/// `put`, unless `wanted` is 0. Returns the number of bytes passed.
+/// `put`, unless `wanted` is 0. Returns the number of bytes passed to `put`: 0 or 1.
 pub fn recv(
     socket: &'static Socket,
     fd: RawFd,
@@ -30,7 +30,7 @@ pub fn recv(
         if inner.state.is_in_kernel() {
             return TO_KERNEL;
         }
-        // Repeat if another process has taken the connection since.
+        // Repeat if another process has taken the connection since `enter`.
         if let Some(done) = sharing::attempt(&mut inner, &mut attempt) {
             return Some(done);
         }
@@ -48,8 +48,8 @@ pub fn at_mark(socket: &'static Socket, fd: RawFd) -> Handled {
     }
 }
 
-/// Carries out `ioctl` FIONREAD: returns the number of unread bytes. Without SO_OOBINLINE, the
-/// count ends at the urgent byte.
+/// Carries out `ioctl` FIONREAD: returns the number of unread bytes. Without SO_OOBINLINE, counts
+/// only the bytes before the urgent byte.
 pub fn unread_len(socket: &'static Socket, fd: RawFd) -> Handled {
     let mut inner = socket.enter(fd)?;
     match inner.connection() {

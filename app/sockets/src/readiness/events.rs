@@ -1,5 +1,7 @@
-//! Distribution of a channel's events to sockets and ready lists. A channel contains the ring over
-//! which the service (the process `tidelaned`) reports events of accelerated sockets.
+//! Distribution of a channel's events to sockets and ready lists. A channel contains the rings over
+//! which the service (the process `tidelaned`) reports events of accelerated sockets. The ready
+//! list of an epoll instance contains the registrations that the next wait checks. A slot is the
+//! record of one connection in memory that this process shares with the service.
 //!
 //! ```text
 //! channel's events -> drain -> socket's registrations -> ready list -> take_ready -> program
@@ -32,8 +34,8 @@ impl Instance {
         }
     }
 
-    /// Publishes queued requests, takes the events off the ring, and distributes them to sockets
-    /// and ready lists. Returns true if events were pending.
+    /// Publishes queued requests, takes the events off the rings, and distributes the events to
+    /// sockets and ready lists. Returns true if events were pending.
     #[inline]
     pub(crate) fn drain(&self, state: &mut Interest) -> bool {
         let session = self.channel().take_events(|event| match event {
@@ -68,7 +70,8 @@ impl Instance {
         state.control_events = control_events;
     }
 
-    /// Unlocks the interest list, and wakes the threads that wait for the events found by `drain`.
+    /// Unlocks the interest list, and wakes the threads that wait for the events that `drain` has
+    /// found.
     #[inline]
     pub(crate) fn finish(&self, state: Guard<'_, Interest>) {
         wake::finish(state, self.channel());

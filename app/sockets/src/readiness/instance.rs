@@ -1,10 +1,12 @@
-//! The epoll instances of the program, and the default instance of the process, which serves the
-//! sockets that are in no epoll instance.
+//! The epoll instances of the program.
 //!
-//! An instance has an interest list and a channel. A channel is a set of rings that this process
-//! shares with the service (the process `tidelaned`). A tracked socket is a TCP socket of the
-//! program that this crate may accelerate. A tracked epoll instance is an epoll instance of the
+//! An [`Instance`] has an interest list and a channel. A channel is a set of rings that this
+//! process shares with the service (the process `tidelaned`). A tracked socket is a TCP socket of
+//! the program that this crate may accelerate. A tracked epoll instance is an epoll instance of the
 //! program for which this crate has an [`Instance`].
+//!
+//! Channels that belong to no epoll instance also have an [`Instance`]: the default channel, which
+//! serves the sockets that are in no epoll instance, and the channels of threads.
 
 use std::{
     os::fd::RawFd,
@@ -26,8 +28,8 @@ static BY_CHANNEL: NumberTable<Instance, { channels::CHANNELS_MAX }> = NumberTab
 /// Serialises the creation of instances, so that a channel gets only one instance.
 static MAKING: Lock<()> = Lock::new(());
 
-/// A tracked epoll instance, or the default instance: its interest list and its channel. Instances
-/// are never freed, only reused.
+/// The interest list and the channel of a tracked epoll instance, or of a channel that belongs to
+/// no epoll instance. Instances are never freed, only reused.
 #[derive(Debug)]
 pub struct Instance {
     channel: &'static Channel,
@@ -44,12 +46,13 @@ pub struct Instance {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NestedRegistration {
     /// The inner instance. `None` after this process has closed its last descriptor of the inner
-    /// instance. The registration stays in the kernel while a forked process has a descriptor.
+    /// instance. The registration stays in the kernel while another process (after `fork`) has a
+    /// descriptor of the inner instance.
     pub(super) inner: Option<&'static Instance>,
     /// Descriptor under which `inner` is registered.
     pub(super) fd: RawFd,
-    /// Number of the registration in the outer instance. The number determines the data in the
-    /// kernel's epoll instance.
+    /// Number of the registration in the outer instance. The number determines the `epoll_data` in
+    /// the kernel's epoll instance.
     pub(super) number: usize,
     /// EPOLL* bits that the program asked for.
     pub(super) events: u32,
@@ -59,8 +62,8 @@ pub(crate) struct NestedRegistration {
     pub(super) disabled: bool,
     /// True if the next wait must report an edge-triggered registration even without a new event.
     pub(super) report_without_edge: bool,
-    /// Sum of the event counts of the inner instance and of all instances within it, at the last
-    /// report of the registration.
+    /// Sum of the event counts (`Interest::registration_events`) of the inner instance and of all
+    /// instances within it, at the last report of the registration.
     pub(super) seen_events: u32,
     /// The number of the last change or report of this registration. Numbers are from
     /// `nested::next_number`.
@@ -94,7 +97,7 @@ pub(crate) fn numbered(number: u32) -> Option<&'static Instance> {
     BY_CHANNEL.get(number)
 }
 
-/// Returns all instances, including the free instances.
+/// Returns all instances, including the unused instances, whose channels are in the pool.
 fn all() -> impl Iterator<Item = &'static Instance> {
     channels::all().filter_map(|channel| numbered(channel.number()))
 }
@@ -209,9 +212,9 @@ fn make(channel: &'static Channel) -> &'static Instance {
 }
 
 /// Ends the registrations that a socket has under a closed descriptor, while other descriptors
-/// still refer to the socket. Otherwise, if the program opens another file with this descriptor
-/// number, a wait would seem to report the socket's events for the new file. This deviates from
-/// Linux, which keeps a registration until the last descriptor of the file is closed.
+/// still refer to the socket. Linux would keep these registrations until the last descriptor of the
+/// socket is closed. This crate ends them, because the program may open another file with the same
+/// descriptor number, and would then mistake the socket's events for events of the new file.
 pub(crate) fn forget_descriptor(socket: &'static Socket, fd: RawFd) {
     let registrations: Vec<RegistrationRef> = socket.lock().registrations(socket).collect();
     for registration in registrations {

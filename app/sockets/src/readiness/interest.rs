@@ -22,9 +22,10 @@ pub(crate) struct Interest {
     /// An empty list whose allocation the next wait reuses for the registrations that stay ready.
     spare: Vec<u32>,
     /// Events about new connections that were taken off the ring and not processed yet. The list is
-    /// empty between calls, and is a field only to reuse its allocation.
+    /// empty between two calls of `Instance::drain`, and is a field only to reuse its allocation.
     pub(crate) control_events: Vec<ClientEvent>,
-    /// Sockets with new events that are also registered with other epoll instances.
+    /// Sockets with new events that are registered with another epoll instance, perhaps besides
+    /// this instance.
     pub(crate) other_registrations: Vec<&'static Socket>,
     /// True if sleeping threads must be woken, because a socket that a thread waits for has a new
     /// event, or because the service died.
@@ -39,7 +40,8 @@ pub(crate) struct Interest {
     pub(crate) registration_events: u32,
     /// Counts how often a thread was about to sleep in a wait on this epoll instance, modulo 2^32.
     pub(crate) sleeps: u32,
-    /// Time of the next trim of send buffers, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time of the next trim, in nanoseconds of CLOCK_MONOTONIC. A trim frees the send buffers of
+    /// idle connections.
     pub(crate) trim_at_ns: u64,
     /// Number of the last ended session whose end was reported, or 0. A session is a registration
     /// of this process with a service. The report puts all registered sockets into the ready list.

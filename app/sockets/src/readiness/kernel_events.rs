@@ -1,9 +1,11 @@
 //! The events of the kernel's epoll instance, without the events of the library's own descriptors.
 //!
-//! The library (`libtidelane.so`, which contains this crate) adds two kinds of descriptors to the
-//! program's epoll instances: doorbells, which are eventfds by which the service (the process
-//! `tidelaned`) wakes a sleeping thread, and the control socket, which is the Unix socket over
-//! which this process registered with the service.
+//! The library (`libtidelane.so`, which contains this crate) adds three kinds of descriptors to the
+//! program's epoll instances:
+//!
+//! * Doorbells are eventfds by which the service (the process `tidelaned`) wakes a sleeping thread.
+//! * The control socket is the Unix socket over which this process registered with the service.
+//! * The template is an unconnected socket that wakes a thread of an instance without a doorbell.
 
 use libc::epoll_event;
 
@@ -13,8 +15,8 @@ use crate::{
     sys::{self, Errno, SignalMask},
 };
 
-/// Merges those of the first `count` events that have the same user data, because a listener that
-/// is ready in the kernel and in the service has two events. Returns the new number of events.
+/// Merges events with equal user data among the first `count` events, because a listener that is
+/// ready in the kernel and in the service has two events. Returns the new number of events.
 pub(crate) fn merge_same(events: &mut [epoll_event], count: usize) -> usize {
     let mut kept = 0;
     for at in 0..count {
@@ -54,8 +56,9 @@ pub(crate) fn kernel_events(
     Ok(kept)
 }
 
-/// Removes the library's own events from the `found` events that follow the first `count`, and
-/// gives the events of inner epoll instances the program's data. Returns the new number of events.
+/// Removes the library's own events from the `found` events that follow the first `count` events.
+/// In the events of inner epoll instances, replaces the library's data with the program's data.
+/// Returns the new number of events.
 pub(crate) fn remove_internal(
     instance: &Instance,
     events: &mut [epoll_event],
@@ -79,9 +82,10 @@ pub(crate) fn remove_internal(
     kept
 }
 
-/// Disables the EPOLLONESHOT registrations that the kernel has disabled by reporting them. Several
-/// registrations may have the user data of an event. The kernel has reported the registrations
-/// whose kernel sockets are ready, for example listeners with a pending connection.
+/// Disables the EPOLLONESHOT registrations that the kernel has reported in `events`, because the
+/// kernel has disabled them, too. Several registrations may have the user data of one event. Of
+/// these registrations, the kernel has reported the ones whose kernel sockets are ready (POLLIN,
+/// POLLERR or POLLHUP), for example listeners with a pending connection.
 fn note_one_shots(instance: &Instance, events: &[epoll_event]) {
     let mut state = instance.lock_interest();
     for event in events {

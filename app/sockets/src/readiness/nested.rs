@@ -1,10 +1,11 @@
 //! Epoll instances that are registered with another epoll instance.
 //!
 //! The kernel's outer epoll instance contains the kernel's inner instance. The kernel therefore
-//! reports an event of the inner instance not only if a kernel descriptor of the program is ready
-//! there, but also if the doorbell of the inner channel has rung. A channel is a set of rings that
-//! this process shares with the service (the process `tidelaned`). The doorbell is an eventfd by
-//! which the service wakes a thread for an event of an accelerated socket.
+//! reports an event of the inner instance in two cases: if a kernel descriptor of the program is
+//! ready in the inner instance, and if the doorbell of the inner channel has rung. Each epoll
+//! instance has a channel: rings that this process shares with the service (the process
+//! `tidelaned`), and a doorbell. The doorbell is an eventfd by which the service wakes a thread for
+//! an event of an accelerated socket.
 //!
 //! The service rings a doorbell only after a thread has announced its sleep to the channel, and the
 //! doorbell does not show which socket is ready. Therefore a wait on the outer instance announces
@@ -32,9 +33,9 @@ use crate::{
     sys::{self, Errno, SmallVec},
 };
 
-/// Greatest nesting depth of epoll instances, with the outermost instance.
+/// Greatest nesting depth of epoll instances, including the outermost instance.
 const DEPTH_MAX: u32 = NESTING_MAX + 1;
-/// The events that an epoll instance can have as a descriptor.
+/// The events that can be ready on the descriptor of an epoll instance.
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 /// Largest number of inner instances of an outer instance.
 const INNER_MAX: usize = 4096;
@@ -52,12 +53,12 @@ fn next_number() -> u32 {
     LAST_NUMBER.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
 }
 
-/// Returns the tag of the inner instance with this number.
+/// Returns the tag of the registration with this number.
 fn tag(number: usize) -> u64 {
     &raw const TAGS[number] as u64
 }
 
-/// Returns the number of the inner instance with this tag. Returns `None` for other `epoll_data`.
+/// Returns the number of the registration with the tag `data`. Returns `None` if `data` is no tag.
 fn number_of(data: u64) -> Option<usize> {
     let number = data.wrapping_sub(tag(0)) as usize;
     (number < INNER_MAX).then_some(number)
@@ -68,7 +69,8 @@ fn number_of(data: u64) -> Option<usize> {
 struct Checked {
     /// True if a wait on the inner instance would report a tracked socket.
     ready: bool,
-    /// Sum of the event counts of the inner instance and of all instances within it, modulo 2^32.
+    /// Sum of the event counts (`Interest::registration_events`) of the inner instance and of all
+    /// instances within it, modulo 2^32.
     registration_events: u32,
 }
 
@@ -93,7 +95,8 @@ impl NestedRegistration {
         self.fd == fd && self.inner.is_some_and(|own| std::ptr::eq(own, inner))
     }
 
-    /// Returns the state of the tracked sockets. A registration without an inner instance has none.
+    /// Returns the state of the tracked sockets of the inner instance. Returns `NOTHING` if the
+    /// inner instance was forgotten.
     fn check(&self, depth: u32) -> Checked {
         self.inner
             .map_or(Checked::NOTHING, |inner| inner.check(depth))
@@ -154,7 +157,8 @@ impl Instance {
     }
 
     /// Forgets an inner instance, of which this process has closed its last descriptor. Keeps the
-    /// program's data, because another process may have a descriptor.
+    /// program's data: the kernel still reports events of the inner instance while another process
+    /// has a descriptor of the inner instance.
     pub(super) fn forget_inner(&self, inner: &Instance) {
         let mut nested = self.nested.lock();
         for registration in nested.iter_mut() {
@@ -229,18 +233,21 @@ impl Instance {
         checked
     }
 
-    /// Returns the program's event for an event of the kernel's epoll instance. Returns `None` for
-    /// an event of an inner instance in two cases: if only a doorbell caused the event and no
-    /// tracked socket is due, or if the registration is disabled, or was removed, changed or
-    /// reported meanwhile.
+    /// Returns the program's event for an event of the kernel's epoll instance. For an event of an
+    /// inner instance, returns `None` in these cases:
+    ///
+    /// * Only a doorbell caused the event, and no tracked socket is due.
+    /// * The registration is disabled.
+    /// * The registration was removed, changed or reported meanwhile.
     pub(super) fn program_event(&self, event: epoll_event) -> Option<epoll_event> {
         let Some(number) = number_of(event.u64) else {
             return Some(event);
         };
         let nested = self.nested().into_iter().find(|n| n.number == number)?;
         if let Some(inner) = nested.inner {
-            // This call resets the doorbells before the check. The doorbell of an event rings after
-            // the event has arrived, so the check finds each event whose doorbell was reset.
+            // `is_ready_in_kernel` resets the doorbells before `check` looks for events. A doorbell
+            // rings after its event has arrived, so `check` finds each event whose doorbell was
+            // reset.
             let in_kernel = inner.is_ready_in_kernel();
             let checked = inner.check(DEPTH_MAX);
             if !in_kernel && !nested.is_due(checked) {
@@ -261,8 +268,8 @@ impl Instance {
     /// events.
     pub(crate) fn nested_events(&self, events: &mut [epoll_event], mut count: usize) -> usize {
         let mut all = self.nested();
-        // The registration that was changed or reported last comes last, so that the others do not
-        // starve.
+        // The most recently changed or reported registration comes last, so that no registration
+        // starves.
         let last = LAST_NUMBER.load(Ordering::Relaxed);
         all.sort_by_key(|n| std::cmp::Reverse(last.wrapping_sub(n.changed)));
         for nested in all {
@@ -309,8 +316,8 @@ impl Instance {
         true
     }
 
-    /// Enables a registration with EPOLLONESHOT again in the kernel's epoll instance, which has
-    /// disabled the registration by an event that only a doorbell caused.
+    /// Enables a registration with EPOLLONESHOT again in the kernel's epoll instance, after the
+    /// kernel has disabled the registration because of an event that only a doorbell caused.
     fn enable_in_kernel(&self, registration: &NestedRegistration) {
         if registration.events & ONE_SHOT == 0 {
             return;
@@ -360,8 +367,9 @@ impl Instance {
             }];
             sys::ppoll(&mut fds, Some(0), None).is_ok_and(|ready| ready > 0)
         };
-        // The service rings a doorbell at most once before the sleep is announced again, so the
-        // second look finds no doorbell that rang after its reset.
+        // A doorbell that rings after its reset makes the first call return true. The service does
+        // not ring this doorbell again before the sleep is announced again, so the doorbell does
+        // not make the second call return true, too.
         let is_ready = is_ready() && is_ready();
         for (channel, rung) in rung {
             channel.announce_again(rung);
@@ -370,8 +378,8 @@ impl Instance {
     }
 }
 
-/// Returns a number that no registration with an inner instance has, or `None` if all are in use.
-/// Prefers a number that no registration has at all.
+/// Returns a number that no registration with an inner instance has, or `None` if there is no such
+/// number. Prefers a number that no registration has at all.
 fn free_number(nested: &[NestedRegistration]) -> Option<usize> {
     let has = |number: usize, of_inner: bool| {
         let mut same = nested.iter().filter(|n| n.number == number);

@@ -29,7 +29,7 @@ fn is_exclusive(events: u32) -> bool {
     events & libc::EPOLLEXCLUSIVE as u32 != 0
 }
 
-/// Checks the events of a new registration. Returns EINVAL if `epoll_ctl` must refuse them.
+/// Checks the events of a new registration. Returns EINVAL if `epoll_ctl` must refuse the events.
 pub(crate) fn may_add(events: u32) -> Result<(), Errno> {
     if is_exclusive(events) && events & !ALLOWED_WITH_EXCLUSIVE != 0 {
         return Err(Errno(libc::EINVAL));
@@ -108,9 +108,9 @@ impl Registration {
     }
 
     /// Returns true if the registration need not be checked, because the program has read all
-    /// received bytes. Usually this is so at the next wait after a report. Applies only to a
-    /// level-triggered registration for at most EPOLLIN and EPOLLRDHUP that is the only
-    /// registration of the socket.
+    /// received bytes. Usually this is so at the next wait after a report. Always returns false for
+    /// an edge-triggered registration, for a registration that asks for other events than EPOLLIN,
+    /// EPOLLRDNORM and EPOLLRDHUP, and if the socket has more than one registration.
     #[inline]
     pub(super) fn is_drained(&self, socket: &Socket) -> bool {
         const OTHERS: u32 = EVENT_BITS & !(IN | libc::EPOLLRDHUP as u32);

@@ -39,7 +39,8 @@ impl Deadline {
         Self(timeout_ns.map(|ns| sys::monotonic_ns().saturating_add(ns)))
     }
 
-    /// Returns the nanoseconds until the deadline, or `None` without a deadline.
+    /// Returns the nanoseconds until the deadline, 0 after the deadline, and `None` without a
+    /// deadline.
     pub(crate) fn left_ns(self) -> Option<u64> {
         self.0.map(|at| at.saturating_sub(sys::monotonic_ns()))
     }
@@ -55,8 +56,8 @@ impl Deadline {
     }
 }
 
-/// Repeats `attempt` as long as it returns EAGAIN. Between two attempts, goes on with a wait
-/// ([`Sleeper`]), whose sleep ends when the socket has an event or `kernel_fd` is readable.
+/// Repeats `attempt` as long as `attempt` returns EAGAIN. Between two attempts, makes a step of a
+/// wait ([`Sleeper`]), whose sleep ends when the socket has an event or `kernel_fd` is readable.
 ///
 /// Returns EAGAIN when the deadline passes, EINTR after a signal, and EBADF if `fd` was closed
 /// meanwhile. Without a deadline, a signal does not end the wait if all handlers have SA_RESTART.
@@ -69,8 +70,8 @@ pub(crate) fn blocking(
 ) -> Handled {
     let _section = Section::enter();
     let mut sleeper = Sleeper::new(deadline);
-    // The number of events before the last attempt. `None` before the first attempt, and if another
-    // process took the connection before the attempt.
+    // The socket's event count before the previous attempt. `None` before the first attempt, and if
+    // another process took the connection before the previous attempt.
     let mut seen = None;
     loop {
         {
@@ -79,7 +80,8 @@ pub(crate) fn blocking(
                 None => return Some(Err(Errno(libc::EBADF))),
             };
             let count = Some(socket.event_count());
-            // An event of this process may have arrived before the connection moved away.
+            // If the count has changed, an event may have arrived in this process before the
+            // connection moved to another process.
             let must_look = inner.shared && (count != seen || inner.must_look_at_migrated());
             if must_look {
                 sharing::migrate_here(socket, &mut inner);
@@ -129,9 +131,9 @@ pub(crate) fn lingering(
     }
 }
 
-/// The wait of one thread. A call of `step` polls the rings, spins and announces the sleep, or
-/// returns as soon as it finds events. After an announcement, the next call sleeps. After each
-/// call, the caller checks its own condition.
+/// The wait of one thread. A call of `step` polls the rings, and then may spin (poll the rings for
+/// a limited time). If `step` finds events, it returns immediately. Otherwise, it announces the
+/// sleep, and the next call of `step` sleeps. After each call, the caller checks its own condition.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     deadline: Deadline,
@@ -180,8 +182,8 @@ impl Sleeper {
     }
 
     /// Lets events of this locked socket end the sleep. If no other thread waits for the socket,
-    /// its events may move to the channel of this thread, so that they wake no other thread
-    /// (module `thread_channel`).
+    /// the socket's events may move to the channel of this thread, so that the events wake no other
+    /// thread (module `thread_channel`).
     ///
     /// The caller holds the socket's lock until this function returns. Another thread therefore
     /// either sees that this thread waits for the socket, or moves the events before this function
@@ -192,7 +194,7 @@ impl Sleeper {
     }
 
     /// Lets events on this channel end the sleep. If the sleep was already announced to other
-    /// channels, the announcement is taken back, and the next `step` announces it to all channels.
+    /// channels, takes the announcement back. The next `step` announces the sleep to all channels.
     pub(crate) fn watch_channel(&mut self, channel: &'static Channel) {
         let is_same = |other: &Channel| std::ptr::eq(other, channel);
         if !self.channels.iter().any(is_same) {

@@ -3,13 +3,13 @@
 //!
 //! The service (the process `tidelaned`) reports events over channels. A channel consists of rings
 //! and a doorbell, an eventfd. A thread waits either in an epoll instance with which the socket is
-//! registered, or for the socket itself (`recv`, `accept`, `poll`). In the second case it sleeps on
-//! the doorbells of the channels on which the socket's events arrive.
+//! registered, or for the socket itself (`recv`, `accept`, `poll`). In the second case, the thread
+//! sleeps on the doorbells of the channels on which the socket's events arrive.
 //!
 //! | cause | registrations of the socket | threads that wait for the socket |
 //! |---|---|---|
-//! | events of a channel ([`finish`]) | put into their ready lists | woken if they sleep on it |
-//! | a call of this process ([`on_readiness_change`]) | put into their ready lists | woken |
+//! | events of a channel ([`finish`]) | put into ready lists | woken if they sleep on the channel |
+//! | a call of this process ([`on_readiness_change`]) | put into ready lists | woken |
 //! | `epoll_ctl` ([`on_armed`]) | one is put into its ready list | not woken |
 //!
 //! A doorbell wakes only one of the threads that wait in the same epoll instance, because the
@@ -37,7 +37,8 @@ pub(super) fn record_event(state: &mut Interest, channel: &Channel, socket: &'st
         state.wake = true;
     }
     let Some(registration) = socket.first_registration() else {
-        // A call that waits for a shared connection compares the count.
+        // The socket is in no epoll instance. `note_event` increments the socket's event count. A
+        // call that waits for a shared connection notices the event by the changed count.
         return socket.note_event();
     };
     if registration.channel == channel.number() && !socket.has_more_registrations() {
@@ -78,8 +79,8 @@ pub(crate) fn on_armed(instance: &Instance) {
     instance.channel().wake_sleepers();
 }
 
-/// Wakes the next waiter because a wait left registrations in the ready list unchecked when the
-/// program's array was full.
+/// Wakes the next waiter. The program's array of events was full before a wait had checked all
+/// registrations in the ready list.
 pub(crate) fn on_unchecked_left(instance: &Instance) {
     instance.channel().wake_sleepers();
 }
@@ -101,9 +102,9 @@ pub(crate) fn wake_waiters(socket: &Socket, channel: Option<&'static Channel>) {
     }
 }
 
-/// Wakes the threads that wait for a listener on the channels `before`. From now on, the service
-/// delivers connections to one more channel besides these, so the threads have to wait on that
-/// channel, too.
+/// Wakes the threads that wait for a listener on the channels `before`. Another channel has joined
+/// the listener: the service delivers connections to this channel, too, so the threads also have to
+/// wait on this channel.
 pub(crate) fn on_channel_joined(socket: &Socket, before: &SmallVec<&'static Channel>) {
     before
         .iter()

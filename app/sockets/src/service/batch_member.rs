@@ -1,19 +1,20 @@
 //! The membership of sockets in batches. A batch is the set of ready sockets that one `epoll_wait`
-//! returned. The requests that the program's calls on these sockets make to the service are
-//! published together.
+//! returned. The program's calls on these sockets change the read and write positions of their
+//! connections. To save work, this process publishes several changes of a batch together to the
+//! service (the process `tidelaned`).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Number that no socket has.
 const NO_SOCKET: u32 = u32::MAX;
 
-/// The batch that the program works on, of one channel.
+/// The present batch of one channel: the program works on the sockets of this batch.
 #[derive(Debug)]
 pub(super) struct Batch {
     /// Number of the batch. Never 0, which means "no batch".
     number: AtomicU32,
-    /// Number of the batch's last socket, or [`NO_SOCKET`]. A change of this socket publishes the
-    /// changes of the batch.
+    /// Number of the batch's last socket, or [`NO_SOCKET`]. A change of this socket's connection
+    /// publishes all changes of the batch.
     last: AtomicU32,
 }
 
@@ -26,7 +27,7 @@ impl Batch {
         }
     }
 
-    /// Ends the batch. The next batch has no sockets.
+    /// Ends the batch, and begins the next batch, which has no sockets yet.
     #[inline]
     pub(super) fn end(&self) {
         self.last.store(NO_SOCKET, Ordering::Relaxed);
@@ -49,17 +50,18 @@ impl Batch {
     }
 }
 
-/// The membership of one socket in a batch: the set of ready sockets that an `epoll_wait` returned.
+/// The membership of one socket in a batch.
 #[derive(Debug)]
 pub(crate) struct BatchMember {
     /// Number of the socket in this process.
     number: u32,
-    /// The last batch that the socket was part of, or 0 (see [`super::Channel::submit`]).
+    /// Number of the batch that the socket joined most recently, or 0 if the socket is in no batch
+    /// (see [`super::Channel::submit`]).
     batch: AtomicU32,
 }
 
 impl BatchMember {
-    /// Creates the member of the socket with this number, in no batch.
+    /// Creates the value for the socket with this number. The socket is in no batch.
     pub(crate) const fn new(number: u32) -> Self {
         Self {
             number,
@@ -73,13 +75,13 @@ impl BatchMember {
         self.number
     }
 
-    /// Returns true if the socket is in `batch`.
+    /// Returns true if the socket is in the batch with the number `batch`.
     #[inline]
     fn is_in(&self, batch: u32) -> bool {
         self.batch.load(Ordering::Relaxed) == batch
     }
 
-    /// Adds the socket to `batch`.
+    /// Adds the socket to the batch with the number `batch`.
     #[inline]
     fn join(&self, batch: u32) {
         self.batch.store(batch, Ordering::Relaxed);

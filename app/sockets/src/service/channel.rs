@@ -1,9 +1,9 @@
 //! Channels, over which this process exchanges requests and events with the service (the process
 //! `tidelaned`, which runs TCP).
 //!
-//! An active channel has a context, which consists of rings in shared memory and a doorbell. The
-//! doorbell is an eventfd by which the service wakes the threads that sleep on the channel. Each
-//! epoll instance has its own channel. Sockets in no epoll instance use the default channel.
+//! An active channel has a context: rings in shared memory, and a doorbell. The doorbell is an
+//! eventfd by which the service wakes the threads that sleep on the channel. Each epoll instance
+//! has its own channel. Sockets in no epoll instance use the default channel or a thread's channel.
 //!
 //! * A core is a polling thread of the service.
 //! * A session is a registration of this process with the service. Fields named `session` contain
@@ -50,8 +50,8 @@ const UNFLUSHED_OTHER_CPU_MAX: u32 = 4;
 pub struct Channel {
     /// Number of the channel in this process.
     number: u32,
-    /// Descriptor of the program's epoll instance. -1 for the default channel and for a channel in
-    /// the pool.
+    /// Descriptor of the program's epoll instance to which the channel belongs. -1 if the channel
+    /// belongs to no epoll instance.
     epfd: AtomicI32,
     ring: Lock<Ring>,
     /// Descriptor of the context's doorbell, or -1 without a context.
@@ -65,21 +65,21 @@ pub struct Channel {
     outers: OuterChannels<Channel>,
     /// The sleeping threads that have to announce their sleep again.
     stale: StaleSleepers,
-    /// Rings of the doorbell that make up for resets by threads that wait in an outer instance.
+    /// Makes the doorbell ring again after threads in an outer instance have reset the doorbell.
     rung_again: RungAgain,
     /// The batch that the program works on.
     batch: Batch,
     /// True if the service's core may run on the CPU of the thread that last slept here.
     shares_cpu: AtomicBool,
-    /// The success of the latest polls before a sleep.
+    /// Records whether the recent polls before a sleep have found events.
     spin_record: SpinRecord,
     /// True if the threads of this channel poll the default channel, too. Then both channels have
-    /// joined the same listener, and the service delivers each of its connections to one of them.
+    /// joined a listener, and the service delivers each new connection to one of the two channels.
     pub(super) polls_default: AtomicBool,
     /// The session whose doorbell and control socket this channel's epoll instance contains, or 0.
     registered: AtomicU32,
-    /// The session that the default channel's doorbell in this channel's epoll instance belongs
-    /// to, or 0 if the epoll instance does not contain this doorbell.
+    /// The session of the default channel's doorbell, if this channel's epoll instance contains
+    /// this doorbell. Otherwise 0.
     pub(super) default_doorbell_session: AtomicU32,
     /// Idle kernel epoll instances for threads that sleep on this channel's doorbell.
     sleep_fds: SleepFds,
@@ -127,8 +127,8 @@ impl Channel {
         self.doorbell.load(Ordering::SeqCst) >= 0
     }
 
-    /// Creates the context of `session`, unless the channel already has it, and adds its doorbell
-    /// to the epoll instance, unless the instance already contains it.
+    /// Creates the context of `session` if the channel does not have this context yet. Adds the
+    /// context's doorbell to the epoll instance if the instance does not contain the doorbell yet.
     pub(crate) fn activate(&'static self, session: &ProcessSession) -> Result<(), Errno> {
         let mut ring = self.ring.lock();
         if ring.context.is_none() || ring.session != session.generation {
@@ -145,7 +145,7 @@ impl Channel {
             ring.session = session.generation;
             ring.context = Some(context);
             self.doorbell.store(doorbell, Ordering::SeqCst);
-            // Follows the store, so that each of this session's `sleep_fds` has this doorbell.
+            // This call follows the store, so that the session's `sleep_fds` have this doorbell.
             self.sleep_fds.begin_session(session.generation);
             if let Some(retired) = ring.retired.filter(|_| self.has_sleepers()) {
                 sys::ring_eventfd(retired);
@@ -164,8 +164,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Announces a sleep in the kernel's epoll instance of a channel without a context. Returns
-    /// false if the channel has a context by now.
+    /// Announces a sleep in the kernel's epoll instance of a channel without a context. If the
+    /// channel has got a context meanwhile, announces nothing and returns false.
     pub(crate) fn begin_kernel_sleep(&self) -> bool {
         self.sleepers.announce();
         if self.is_active() {
@@ -180,7 +180,7 @@ impl Channel {
         self.sleepers.leave();
     }
 
-    /// Registers the doorbell and the session's control socket in a kernel epoll instance.
+    /// Adds the doorbell and the session's control socket (a Unix socket) to the instance `epfd`.
     pub(super) fn register_doorbells(
         &self,
         epfd: RawFd,
@@ -206,8 +206,8 @@ impl Channel {
 
     /// Queues a change of `connection` for the service.
     ///
-    /// Changes within a batch are published together, because publishing costs more than a change,
-    /// and because a core on the same CPU cannot run before the batch ends.
+    /// Several changes of a batch are published together, because publishing costs more than a
+    /// change, and because a core on this thread's CPU cannot run before the thread sleeps.
     #[inline]
     pub(crate) fn submit(&self, socket: &BatchMember, connection: &mut Connection) {
         // `enter` fails in a signal handler that has interrupted the lock's holder: submit later.
@@ -258,7 +258,7 @@ impl Channel {
         ring.context.as_mut().map(work)
     }
 
-    /// Ends the batch. The next call is `take_events` or `arm`, which publishes the changes.
+    /// Ends the batch. The caller then calls `take_events` or `arm`, which publish the changes.
     #[inline]
     pub(crate) fn end_batch(&self) {
         self.batch.end();
@@ -289,7 +289,7 @@ impl Channel {
         }
     }
 
-    /// Returns true if a thread sleeps on this channel, or is about to.
+    /// Returns true if a thread sleeps on this channel or in an outer instance, or is about to.
     pub(super) fn has_sleepers(&self) -> bool {
         self.sleepers.any() || self.outer_sleepers.any()
     }
@@ -311,8 +311,8 @@ impl Channel {
         }
     }
 
-    /// Wakes all threads that sleep in the instance of this channel, or in an instance that
-    /// contains it, because a channel was added within the instance.
+    /// Wakes all threads that sleep in the epoll instance of this channel, or in an instance that
+    /// contains this instance. The caller has added a channel within this instance.
     pub(crate) fn wake_for_addition(&self) {
         count_addition();
         self.wake_stale(0);
@@ -378,7 +378,7 @@ impl Channel {
     }
 
     /// Returns true if the thread should poll before it sleeps: [`SpinRecord`] advises a poll, a
-    /// core is awake, and no core shares this CPU.
+    /// core is awake, and no core shares the thread's CPU.
     pub(crate) fn should_spin(&self) -> bool {
         if !self.spin_record.is_promising() {
             return false;
@@ -419,7 +419,8 @@ impl Channel {
         self.rung_again.leave();
     }
 
-    /// Cancels the request for the doorbell, unless `others` is true: other threads still sleep.
+    /// Cancels the request to ring the doorbell. If `others` is true, other threads still sleep, so
+    /// makes the request again.
     fn end_sleep(&self, mut ring: Guard<'_, Ring>, others: bool) {
         let Some(context) = &mut ring.context else {
             return;
@@ -445,11 +446,10 @@ impl Channel {
         self.end_sleep(ring, self.outer_sleepers.leave() | self.sleepers.any());
     }
 
-    /// Frees the send buffers of idle connections: calls `trim` for each connection that may have a
-    /// send buffer, with the number of the connection's slot (its record in shared memory). Returns
-    /// the number of connections that keep a buffer.
-    ///
-    /// This function holds the ring's lock, so `trim` must not wait for a socket's lock.
+    /// Frees the send buffers of idle connections: calls `trim` with the slot number (a slot is the
+    /// record of a connection in shared memory) of each connection that may have a buffer. `trim`
+    /// returns true if no buffer remains, and must not wait for a socket's lock, because this
+    /// function holds the ring's lock. Returns the number of connections that keep a buffer.
     pub(crate) fn trim(&self, trim: &mut dyn FnMut(u32) -> bool) -> usize {
         let Some(mut ring) = self.ring.try_lock() else {
             return 0;

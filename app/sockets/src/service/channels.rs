@@ -4,7 +4,8 @@
 //!
 //! A [`Channel`] contains the rings over which this process exchanges requests and events with the
 //! service (the process `tidelaned`). Channels are never freed: an unused channel stays in a pool
-//! until an epoll instance or a thread takes it.
+//! until an epoll instance or a thread takes the channel. A tracked epoll instance is an epoll
+//! instance of the program for which this crate keeps an interest list.
 
 use super::channel::Channel;
 use crate::{
@@ -40,7 +41,7 @@ pub(crate) fn take_free() -> Option<&'static Channel> {
     FREE.take(&CHANNEL, Channel::new)
 }
 
-/// Returns to the pool a channel that no descriptor and no thread uses any more.
+/// Returns a channel to the pool. No descriptor and no thread uses the channel any more.
 pub(crate) fn free(channel: &'static Channel) {
     FREE.free(channel);
 }
@@ -51,8 +52,8 @@ pub(crate) fn preferred() -> Option<&'static Channel> {
     PREFERRED.load().or_else(default)
 }
 
-/// Returns the default channel. Creates the channel at the first call. Returns `None` if no channel
-/// is left.
+/// Returns the default channel. Creates the channel at the first call. Returns `None` if this is
+/// not possible, because there are already [`CHANNELS_MAX`] channels and none is unused.
 pub(crate) fn default() -> Option<&'static Channel> {
     if let Some(channel) = DEFAULT.load() {
         return Some(channel);
@@ -73,7 +74,7 @@ pub(super) fn existing_default() -> Option<&'static Channel> {
 }
 
 /// Makes `channel` receive the first events of new connections, because the program will probably
-/// add them to the channel's epoll instance.
+/// add these connections to the channel's epoll instance.
 #[inline]
 pub(crate) fn prefer(channel: &'static Channel) {
     if !PREFERRED.is(channel) {

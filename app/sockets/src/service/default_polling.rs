@@ -1,9 +1,10 @@
-//! Polling of the default channel: an epoll instance may have to poll it besides its own channel.
+//! Polling of the default channel: a thread that waits in an epoll instance may have to check the
+//! rings of this channel, too.
 //!
 //! A channel consists of rings and a doorbell (an eventfd) that this process shares with the
 //! service (the process `tidelaned`). Each epoll instance has its own channel, and sockets in no
-//! epoll instance use the default channel. The service delivers the connections of a listener to
-//! the channels that have joined the listener.
+//! epoll instance use the default channel. A channel joins a listener by a request to the service.
+//! The service then delivers each connection of the listener to one of the channels that joined.
 //!
 //! A program may call `poll` or `accept` on a listener before it adds the listener to an epoll
 //! instance. Then the default channel joins the listener first, and the channel of the instance
@@ -16,9 +17,10 @@ use std::sync::atomic::Ordering;
 use super::{channel::Channel, channels, session};
 use crate::sys::SmallVec;
 
-/// Decides which channels poll the default channel, too, after `channel` has joined a listener that
-/// the channels `others` had joined before. If the default channel is among `others`, `channel`
-/// polls it from now on. If `channel` is the default channel, all `others` poll it from now on.
+/// Decides which channels also poll the default channel, when `channel` joins a listener. The
+/// channels `others` have already joined the listener. If the default channel is among `others`,
+/// `channel` polls the default channel from now on. If `channel` is the default channel, all
+/// `others` poll it from now on.
 pub(crate) fn joined(channel: &'static Channel, others: &SmallVec<&'static Channel>) {
     let is_default = |channel: &'static Channel| {
         channels::existing_default().is_some_and(|default| std::ptr::eq(channel, default))
@@ -32,8 +34,9 @@ pub(crate) fn joined(channel: &'static Channel, others: &SmallVec<&'static Chann
 }
 
 impl Channel {
-    /// Makes this channel also poll the default channel. A connection of a listener that both
-    /// channels joined may arrive at the default channel while no thread waits there.
+    /// Makes the threads of this channel also poll the default channel. If both channels have
+    /// joined a listener, a connection may arrive at the default channel while no thread waits
+    /// there.
     fn poll_default(&self) {
         self.polls_default.store(true, Ordering::Relaxed);
     }
@@ -44,8 +47,9 @@ impl Channel {
         self.default_doorbell_session.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the default channel if this channel also has to poll the default channel. Returns
-    /// `None` if there is no default channel, or if the default channel has no rings yet.
+    /// Returns the default channel if the threads of this channel have to poll it, and if the
+    /// default channel already has rings. Otherwise returns `None`, in particular for the default
+    /// channel itself.
     #[inline]
     pub(crate) fn default_to_poll(&self) -> Option<&'static Channel> {
         if !self.polls_default.load(Ordering::Relaxed) {
@@ -67,14 +71,15 @@ impl Channel {
         other.arm()
     }
 
-    /// Like [`arm_default`](Self::arm_default), for a sleep in an epoll instance that contains the
-    /// instance of this channel.
+    /// Does the same as [`arm_default`](Self::arm_default) for a thread that sleeps in an outer
+    /// epoll instance, which contains the instance of this channel.
     pub(crate) fn arm_default_from_outer(&self, other: &'static Channel) -> bool {
         self.register_default(other);
         other.arm_from_outer()
     }
 
-    /// Adds the doorbell of the default channel `other` to the epoll instance of this channel.
+    /// Adds the doorbell of the default channel `other` to the epoll instance of this channel, once
+    /// for each session.
     fn register_default(&self, other: &'static Channel) {
         let generation = other.session();
         if self

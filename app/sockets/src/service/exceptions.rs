@@ -4,9 +4,10 @@
 //! * The user of `tidelane run` chose the socket as an exception.
 //! * The program passes its connections to other programs, by `exec` or by a message over a unix
 //!   socket. A connection of the service cannot be passed on. This module lists some programs that
-//!   pass connections on. The library detects other programs when they first pass on a connection.
-//!   From then on, all listeners of the program are left to the kernel. If the program passed on
-//!   the connection in a message, the connections that it opens are also left to the kernel.
+//!   pass connections on. The library (`libtidelane.so`, which contains this crate) detects any
+//!   other program when the program first passes on a connection. From then on, all listeners of
+//!   the program are left to the kernel. If the program passed on the connection in a message, the
+//!   connections that the program opens are also left to the kernel.
 //! * The program forks for each connection, and its children live only for a short time. The
 //!   service detects the listeners of these programs.
 
@@ -21,9 +22,9 @@ use tidelane_client::{
 use super::session;
 use crate::sys::{self, Address, SharedWords, StaticCell, line};
 
-/// Bit for a program that passes connections that it accepted to other programs.
+/// Bit that is set if the program passes on connections that it accepted.
 const ACCEPTED: u32 = 1;
-/// Bit for a program that passes connections that it opened to other programs.
+/// Bit that is set if the program passes on connections that it opened.
 const OPENED: u32 = 2;
 
 /// File names of programs that pass connections on, with the kinds of connections ([`ACCEPTED`],
@@ -49,8 +50,9 @@ const PASSING_ON: [(&[&str], u32); 3] = [
     // Clients that execute a program for their connection.
     (&["tcpclient", "s6-tcpclient"], OPENED),
     // Servers that pass connections in messages over a unix socket: Dante, Dovecot, Postfix and
-    // vsftpd. Each process of Dovecot passes only one connection, so its detection at the first
-    // connection would come too late. The children of vsftpd also close all other descriptors.
+    // vsftpd. Each process of Dovecot passes on only one connection, so a detection at the first
+    // passed connection would come too late. A child of vsftpd also sets RLIMIT_NOFILE to 0 before
+    // its first call on the connection, and could then not open the descriptors of a session.
     (
         &[
             "danted",
@@ -70,16 +72,18 @@ const PASSING_ON: [(&[&str], u32); 3] = [
 #[derive(Debug)]
 struct ExceptionState {
     exceptions: Exceptions,
-    /// The kinds of connections that this process or its forked children pass on ([`ACCEPTED`],
-    /// [`OPENED`]). Forked children share the word. `None` if there was no memory for the word.
+    /// A word that this process shares with its forked children. The bits [`ACCEPTED`] and
+    /// [`OPENED`] of the word are the kinds of connections that these processes pass on. `None` if
+    /// there was no memory for the word.
     passes_on: Option<SharedWords<1>>,
 }
 
-/// The exceptions of this process, once they were read.
+/// The state of this process. Empty until the first call of `state`.
 static STATE: StaticCell<ExceptionState> = StaticCell::new();
 
-/// Creates the state that this process shares with its forked children. The library calls this
-/// function before the process can fork.
+/// Creates the state, whose word `passes_on` this process shares with its forked children. The
+/// library calls this function before the process can fork with a tracked socket (a TCP socket that
+/// the library may accelerate).
 pub(crate) fn prepare() {
     state();
 }
@@ -124,13 +128,14 @@ fn passes_on() -> bool {
     has(ACCEPTED)
 }
 
+/// Returns true if one of the bits `what` ([`ACCEPTED`], [`OPENED`]) is set for the program.
 fn has(what: u32) -> bool {
     let word = state().passes_on.as_ref();
     word.is_some_and(|word| word.all()[0].load(Ordering::Relaxed) & what != 0)
 }
 
-/// Returns the [`not_accelerated`] reason if a listener that the service has must be left to the
-/// kernel. Returns `None` if the listener stays in the service.
+/// Returns the [`not_accelerated`] reason if `listener`, which the service has, must be left to the
+/// kernel from now on. Returns `None` if `listener` stays in the service.
 pub(crate) fn of_attached_listener(listener: ListenerHandle) -> Option<u32> {
     if passes_on() {
         return Some(not_accelerated::PASSED_ON);

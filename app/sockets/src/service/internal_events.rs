@@ -1,17 +1,19 @@
 //! Events of the library's own descriptors in the program's epoll instances.
 //!
-//! The library (`libtidelane.so`, which contains this crate) adds three kinds of descriptors:
+//! The library (`libtidelane.so`, which contains this crate) adds three kinds of descriptors to
+//! these instances:
 //!
 //! * Doorbells are eventfds by which the service (the process `tidelaned`) wakes threads.
 //! * The control socket is the Unix socket over which this process registered with the service.
-//! * The template is an unconnected socket, which wakes a thread of an epoll instance without a
-//!   doorbell (`Channel::wake_sleepers`).
+//! * The template is an unconnected socket. Some epoll instances contain no doorbell. To wake a
+//!   thread that sleeps in such an instance, this process makes the kernel report the template
+//!   there (`Channel::wake_sleepers`).
 
 use super::session::{self, ProcessSession};
 
-/// Two bytes whose addresses are the `epoll_data` of doorbells and the template (the first byte),
-/// and of the control socket (the second byte). The program has no pointers to these bytes, so it
-/// does not use the same `epoll_data`.
+/// Two bytes whose addresses serve as `epoll_data`: the address of the first byte for doorbells and
+/// the template, and the address of the second byte for the control socket. The program has no
+/// pointers to these bytes, so it does not use these addresses as `epoll_data`.
 static INTERNAL_TAGS: [u8; 2] = [0; 2];
 
 /// Returns true if the kernel's event is about one of the library's own descriptors. If the control

@@ -1,31 +1,37 @@
-//! The channels of the epoll instances that contain another epoll instance. A thread that sleeps in
-//! an outer instance waits for events of the inner instance, too.
+//! The channels of outer epoll instances, which contain other (inner) epoll instances.
+//!
+//! A channel consists of rings and a doorbell (an eventfd) that this process shares with the
+//! service (the process `tidelaned`). Each epoll instance has a channel. A thread announces its
+//! sleep to a channel, so that the service rings the doorbell at the next event. A thread that
+//! sleeps in an outer instance also waits for events of the inner instances, so the thread
+//! announces its sleep to their channels, too.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::sys::{self, Lock};
 
-/// Number of additions to the channels within any instance, modulo 2^32. An addition is the
-/// registration of an inner instance, or the event that the channel of an inner instance gets its
-/// rings and its doorbell.
+/// Number of additions in this process, modulo 2^32. An addition gives an outer instance another
+/// doorbell to wait for: an inner instance is registered, or the channel of an inner instance gets
+/// its rings and its doorbell.
 static ADDITIONS: AtomicU32 = AtomicU32::new(0);
 
 fn additions() -> u32 {
     ADDITIONS.load(Ordering::SeqCst)
 }
 
-/// The announcement of a sleep. After an addition, the thread has to announce its sleep again.
+/// The announcement of a sleep. After an addition, the thread has to announce its sleep again,
+/// because the added channel does not know of the sleep.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Announcement {
     /// Number of additions before the announcement.
     additions: u32,
     /// True if no addition came while `begin` announced the sleep. The next addition then counts
-    /// this thread among the stale sleepers.
+    /// this thread among the stale sleepers ([`StaleSleepers`]).
     is_counted: bool,
 }
 
 impl Announcement {
-    /// Announces the sleep by `announce`. Returns the result of `announce`, too.
+    /// Calls `announce`, which announces the sleep. Also returns the result of `announce`.
     pub(crate) fn begin<R>(announce: impl FnOnce() -> R) -> (Self, R) {
         let additions = additions();
         let result = announce();
@@ -37,13 +43,14 @@ impl Announcement {
         (announcement, result)
     }
 
-    /// Returns true if no addition has followed.
+    /// Returns true if no addition has followed the call of `begin`.
     pub(crate) fn is_current(&self) -> bool {
         self.additions == additions()
     }
 
-    /// Records in `stale` that this thread has woken. The thread calls this function before it ends
-    /// the announced sleep, so that no addition counts a thread that has been recorded.
+    /// Subtracts this thread from `stale` if an addition has counted the thread. The thread calls
+    /// this function before it ends the announced sleep. Otherwise an addition between the two
+    /// steps would not count this thread, but this function would still subtract 1.
     pub(crate) fn end(&self, stale: &StaleSleepers) {
         if self.is_counted && !self.is_current() {
             stale.leave();
@@ -56,14 +63,16 @@ pub(super) fn count_addition() {
     ADDITIONS.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Greatest number of epoll instances around an instance: EP_MAX_NESTS of Linux.
+/// Greatest number of nested outer instances around one instance (EP_MAX_NESTS of Linux).
 pub(crate) const NESTING_MAX: u32 = 4;
-/// Time in nanoseconds that another thread gets to look at a doorbell that has rung.
+/// Time in nanoseconds for which a thread pauses, so that another thread can look at a doorbell
+/// that has rung.
 const LOOK_TIME_NS: u64 = 50_000;
-/// Largest number of these times before an addition goes on without a thread that does not wake.
+/// Largest number of pauses ([`LOOK_TIME_NS`]) in one wait for other threads. The waiting thread
+/// then goes on, even if another thread has not woken.
 const LOOKS_MAX: u32 = 200;
 
-/// Sleeps for a moment, so that other threads can look at a doorbell that has rung.
+/// Sleeps for [`LOOK_TIME_NS`], so that other threads can look at a doorbell that has rung.
 fn let_others_look() {
     let _ = sys::ppoll(&mut [], Some(LOOK_TIME_NS), None);
 }
@@ -77,21 +86,24 @@ fn count_down(count: &AtomicU32) {
     }
 }
 
-/// The rings of an inner channel's doorbell by threads that wait in an outer instance and have
-/// reset the doorbell. The doorbell may have rung for threads that sleep on the inner channel, so a
-/// thread in the outer instance rings it again until these threads have woken. The thread in the
-/// outer instance also sees its own rings (echoes).
+/// The repeated rings of an inner channel's doorbell. A thread that waits in an outer instance
+/// resets the doorbell when the thread checks the inner instance. The doorbell may have rung for
+/// threads that sleep on the inner channel. The thread in the outer instance therefore rings the
+/// doorbell again until these threads have woken. The thread also sees these repeated rings itself
+/// (echoes).
 #[derive(Debug, Default)]
 pub(super) struct RungAgain {
-    /// Number of threads that have yet to wake.
+    /// Number of threads on the inner channel that have yet to wake.
     owed: AtomicU32,
     /// True if the next ring that a thread in the outer instance sees may be an echo.
     may_be_echo: AtomicBool,
 }
 
 impl RungAgain {
-    /// Calls `ring` after this thread has reset the doorbell, if some of the `sleepers` threads on
-    /// the inner channel have yet to wake. Then leaves them some time.
+    /// Calls `ring`, which rings the doorbell again after this thread has reset it, and gives the
+    /// threads on the inner channel time to wake. `sleepers` is the number of these threads.
+    /// Neither rings nor waits if no thread sleeps on the inner channel, or if all threads have
+    /// woken and the ring that this thread saw may have been an echo.
     pub(super) fn ring(&self, sleepers: u32, ring: impl FnOnce()) {
         if sleepers == 0 {
             return self.reset();
@@ -120,19 +132,20 @@ impl RungAgain {
     }
 }
 
-/// The threads that sleep in an epoll instance, and that have to announce their sleep again after
-/// an addition. Each ring of a doorbell wakes one thread, and several rings may wake the same
-/// thread.
+/// The number of stale sleepers: threads that sleep in an epoll instance and that have to announce
+/// their sleep again after an addition. Each ring of a doorbell wakes one thread, and several rings
+/// may wake the same thread. The number shows when all stale sleepers have woken.
 #[derive(Debug)]
 pub(crate) struct StaleSleepers(AtomicU32);
 
 impl StaleSleepers {
-    /// Creates the value of an instance without such threads.
+    /// Creates the value of an instance without stale sleepers.
     pub(super) fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// Calls `wake` until `count` threads have ended their announcements, for a limited time.
+    /// Calls `wake` again and again, until `count` threads have ended their announcements or a
+    /// limited time has passed.
     pub(super) fn wake_all(&self, count: u32, wake: impl Fn()) {
         self.0.store(count, Ordering::SeqCst);
         if !self.look(wake) {
@@ -140,14 +153,15 @@ impl StaleSleepers {
         }
     }
 
-    /// Forgets the threads.
+    /// Sets the number to 0.
     pub(super) fn reset(&self) {
         self.0.store(0, Ordering::SeqCst);
     }
 
     /// Waits, for a limited time, until no thread has to announce its sleep again. A thread calls
-    /// this function before it sleeps, so that `wake` in `wake_all` reaches the other threads: the
-    /// kernel wakes the thread first that began to sleep last.
+    /// this function before it sleeps, so that `wake` in `wake_all` reaches the other threads.
+    /// Otherwise `wake` would reach the calling thread, because the kernel first wakes the thread
+    /// that most recently began to sleep.
     pub(crate) fn give_way(&self) {
         self.look(|| ());
     }
@@ -170,9 +184,9 @@ impl StaleSleepers {
     }
 }
 
-/// The channels of the outer instances of one epoll instance. An outer instance stays in the list
-/// after it has removed the inner instance, so the list may cause needless wake-ups. `C` is the
-/// type of channels.
+/// The channels of the outer instances of one epoll instance. If the program removes the inner
+/// instance from an outer instance, the outer instance's channel stays in the list, so the list may
+/// cause needless wake-ups. `C` is the type of a channel.
 #[derive(Debug)]
 pub(crate) struct OuterChannels<C: 'static> {
     channels: Lock<Vec<&'static C>>,

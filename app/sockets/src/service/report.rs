@@ -1,5 +1,5 @@
 //! Reports about sockets that stay with the kernel. The reports go to the service (the process
-//! `tidelaned`) for `tidelane ss`, and to standard error if the environment sets TIDELANE_STRICT.
+//! `tidelaned`) for `tidelane ss`, and to standard error with TIDELANE_STRICT=1 in the environment.
 
 use std::os::fd::RawFd;
 
@@ -32,7 +32,7 @@ pub(crate) fn reason_text(reason: u32) -> &'static str {
 /// Reports to the service why the socket `fd` stays with the kernel. `doing` is the name of the
 /// program's call.
 ///
-/// If the environment sets TIDELANE_STRICT, the function also prints the reason and returns
+/// With TIDELANE_STRICT=1 in the environment, the function also prints the reason and returns
 /// ENETUNREACH, so that the program's call fails. For a socket that the user of `tidelane run`
 /// chose as an exception, the function prints nothing and returns no error.
 pub(crate) fn fall_back(fd: RawFd, doing: &str, reason: u32) -> Result<(), Errno> {

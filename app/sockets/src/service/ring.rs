@@ -1,5 +1,6 @@
 //! The context of a channel: the rings and the doorbell that this process shares with the service
-//! (the process `tidelaned`).
+//! (the process `tidelaned`). The doorbell is an eventfd by which the service wakes threads that
+//! sleep on the channel. A session is a registration of this process with the service.
 
 use std::os::fd::RawFd;
 
@@ -8,14 +9,17 @@ use tidelane_client::{ClientEvent, Context};
 use super::session;
 use crate::sys;
 
-/// The context of a channel, and the state that belongs to it. The ring's lock protects both.
+/// The context of a channel, and the state that belongs to the context. The lock `Channel::ring`
+/// protects both.
 #[derive(Debug, Default)]
 pub(super) struct Ring {
-    /// The rings and the doorbell. `None` before the first accelerated socket.
+    /// The rings and the doorbell. `None` until `Channel::activate` creates them.
     pub(super) context: Option<Context>,
     /// Number of the session that the context belongs to, or 0 without a context.
     pub(super) session: u32,
-    /// Number of changes since `submit` last published. Other functions do not reset the count.
+    /// Number of changes, such as new write positions, that `Channel::submit` has queued since
+    /// `submit` last published changes. Other functions that publish changes do not reset this
+    /// number.
     pub(super) unflushed: u32,
     /// A duplicate of the previous session's doorbell. Threads that still sleep on that doorbell
     /// are woken through the duplicate.
@@ -23,9 +27,9 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Keeps a duplicate of `doorbell`, the previous session's doorbell, unless it is -1. Closes
-    /// the duplicate from an earlier call. The caller then drops the old context, which closes the
-    /// doorbell itself.
+    /// Keeps a duplicate of `doorbell`, the previous session's doorbell. Keeps none if `doorbell`
+    /// is -1. Closes the duplicate from an earlier call. The caller then drops the old context,
+    /// which closes the doorbell itself.
     pub(super) fn retire(&mut self, doorbell: RawFd) {
         if let Some(before) = self.retired.take() {
             session::close_internal(before);
@@ -39,9 +43,10 @@ impl Ring {
     /// Publishes queued requests, and asks the service to ring the doorbell at the next event.
     /// Returns true if the thread may sleep.
     ///
-    /// If the service is gone, the thread may also sleep, because the kernel's events still arrive.
-    /// The channel may belong to an older session than the process, because another channel may
-    /// have found the next service first.
+    /// If the service of this channel's session is gone and no events are pending, the thread may
+    /// also sleep, because the kernel's events still arrive. The check uses the session of this
+    /// channel, not the newest session of the process: another thread may already have registered
+    /// the process with the next service.
     pub(super) fn prepare_to_sleep(&mut self) -> bool {
         let is_gone = self.session <= session::last_gone();
         let Some(context) = &mut self.context else {

@@ -3,7 +3,8 @@
 //! and registers when it needs a session.
 //!
 //! The library is `libtidelane.so`, which contains this crate. Its tables (`crate::table`) map
-//! descriptors of the program to sockets and epoll instances.
+//! descriptors of the program to sockets and epoll instances. The process tracks a descriptor if a
+//! table maps the descriptor.
 
 use std::{
     ffi::{CStr, OsStr},
@@ -23,7 +24,8 @@ use crate::{
     table,
 };
 
-/// Default path of the service's socket. TIDELANE_SOCKET overrides it.
+/// Default path of the Unix socket over which programs register with the service. TIDELANE_SOCKET
+/// overrides the default.
 const SOCKET_PATH: &str = "/run/tidelane/default/control.sock";
 /// Shortest time in nanoseconds between two attempts to register after a refusal by the service.
 const RETRY_NS: u64 = 1_000_000_000;
@@ -74,7 +76,7 @@ impl ProcessSession {
 /// Settings from the environment, read once.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Path of the service's socket (TIDELANE_SOCKET).
+    /// Path of the Unix socket over which programs register with the service (TIDELANE_SOCKET).
     socket_path: PathBuf,
     /// True if a call fails instead of leaving its socket to the kernel (TIDELANE_STRICT).
     pub(crate) strict: bool,
@@ -83,15 +85,16 @@ pub(crate) struct Settings {
     /// True if connections within the host (loopback) are accelerated when both ends are
     /// accelerated programs (TIDELANE_LOOPBACK). `None` if the service's configuration decides.
     pub(crate) within_host: Option<bool>,
-    /// Time in nanoseconds for which a thread polls its rings before it sleeps.
+    /// Time in nanoseconds for which a thread polls its rings before it sleeps (TIDELANE_SPIN_US).
     pub(crate) spin_ns: u64,
 }
 
-/// The last session, or `None` before the first registration.
+/// The newest session, even if its service is gone. `None` before the first registration.
 static SESSION: StaticCell<ProcessSession> = StaticCell::new();
-/// Ended sessions to which contexts or streams may still refer.
+/// Ended sessions to which contexts (rings and doorbells of channels) or streams (connections) may
+/// still refer.
 static RETIRED: Lock<Vec<Program>> = Lock::new(Vec::new());
-/// The settings, once they were read.
+/// The settings. Empty until the first call of `settings`.
 static SETTINGS: StaticCell<Settings> = StaticCell::new();
 /// Serialises attempts to register. The value is the time (CLOCK_MONOTONIC, in nanoseconds) before
 /// which no thread makes another attempt.
@@ -111,9 +114,10 @@ static FAILURE_REPORTED: AtomicBool = AtomicBool::new(false);
 static NOT_ADMITTED: Lock<Option<NotAdmitted>> = Lock::new(None);
 /// The [`not_accelerated`] reason why there is no session.
 static UNAVAILABLE: AtomicU32 = AtomicU32::new(not_accelerated::SERVICE_GONE);
-/// The service's number of a listener that the service has asked to leave to the kernel, or 0.
+/// The service's number of a listener that the service has asked this process to leave to the
+/// kernel, or 0.
 static LISTENER_LEFT_TO_KERNEL: AtomicU32 = AtomicU32::new(0);
-/// Lowest number of the library's own descriptors, or 0 until it is computed.
+/// Lowest number to which the library moves its own descriptors, or 0 until it is computed.
 static INTERNAL_BASE: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the settings. Reads them from the environment at the first call.
@@ -162,20 +166,21 @@ pub(crate) fn own_tables() {
     }
 }
 
-/// Returns the session if there is one and its service is alive.
+/// Returns the newest session. Returns `None` if there is no session, or if the service of the
+/// newest session is known to be gone.
 #[inline]
 pub(crate) fn current() -> Option<&'static ProcessSession> {
     SESSION.load().filter(|session| !session.is_gone())
 }
 
-/// Returns the last session, whether its service is alive or not.
+/// Returns the newest session, whether its service is alive or not.
 #[inline]
 pub(crate) fn last() -> Option<&'static ProcessSession> {
     SESSION.load()
 }
 
-/// Returns the generation of the last session whose service is known to be gone, or 0. All earlier
-/// sessions are gone, too.
+/// Returns the number (generation) of the newest of the sessions whose service is known to be gone,
+/// or 0. All earlier sessions are gone, too.
 pub(crate) fn last_gone() -> u32 {
     last().map_or(0, |session| {
         let lives = !session.is_gone();
@@ -188,7 +193,8 @@ pub(crate) fn establish() -> Option<&'static ProcessSession> {
     current().or_else(register)
 }
 
-/// Registers with the service, unless the last attempt was too recent.
+/// Registers with the service. Returns `None` if the registration fails, or if the previous attempt
+/// was too recent.
 #[cold]
 fn register() -> Option<&'static ProcessSession> {
     let mut retry_at_ns = REGISTERING.enter()?;
@@ -229,9 +235,9 @@ fn register() -> Option<&'static ProcessSession> {
     }
 }
 
-/// Adds the last session to the ended sessions, and frees the ended sessions to which nothing
-/// refers. Contexts and connections still refer to a session that has just ended, so a later call,
-/// when another session begins, frees the last session.
+/// Adds `last`, the session that a new session has just replaced, to the ended sessions. Frees the
+/// ended sessions to which nothing refers. Contexts and connections may still refer to `last`. In
+/// that case, a later call frees `last`, when another session begins.
 fn retire(last: Option<&'static ProcessSession>) {
     let program = last.and_then(|session| session.program.enter()?.take());
     let mut retired = RETIRED.lock();
@@ -249,8 +255,9 @@ fn retire(last: Option<&'static ProcessSession>) {
     }
 }
 
-/// Waits until the service has cleaned up after programs that have ended. The service answers only
-/// after the clean-up. Returns true if the service answered.
+/// Waits until the service has cleaned up after programs that have ended. For this purpose, sends a
+/// message (PROBE) that the service answers only after the clean-up. Returns true if the service
+/// answered.
 pub(crate) fn await_ended_programs() -> bool {
     // `enter` returns `None` in a signal handler that interrupted a registration of this thread.
     let Some(_registering) = REGISTERING.enter() else {
@@ -274,6 +281,7 @@ fn note_refusal(error: RegisterError) {
     }
 }
 
+/// Closes the connection to a service that did not admit this process.
 fn forget_refusal(refused: Option<NotAdmitted>) {
     if let Some(refused) = refused {
         table::set_internal(refused.descriptor(), false);
@@ -418,8 +426,8 @@ pub(crate) fn prepare_child_session() -> Option<ChildSession> {
     Some(child)
 }
 
-/// Returns true if the service has asked to leave this listener to the kernel. Further calls return
-/// false until the service asks again.
+/// Returns true if the service has asked this process to leave the listener to the kernel. Further
+/// calls return false until the service asks again.
 pub(crate) fn take_listener_left_to_kernel(listener: ListenerHandle) -> bool {
     listener.0 != 0
         && LISTENER_LEFT_TO_KERNEL.load(Ordering::Relaxed) == listener.0

@@ -15,7 +15,8 @@ pub(crate) struct SleepFds(Lock<Idle>);
 #[derive(Debug)]
 struct Idle {
     fds: Vec<RawFd>,
-    /// Number of the session that the channel belongs to.
+    /// Number of the session (registration of this process with the service) that the channel
+    /// belongs to, or 0 without a session.
     session: u32,
 }
 
@@ -44,7 +45,7 @@ impl SleepFds {
         self.begin_session(0);
     }
 
-    /// Lends an epoll instance. If all are borrowed, `create` returns a new one.
+    /// Lends an epoll instance. If all are borrowed, lends a new instance, which `create` returns.
     pub(super) fn lend(
         &self,
         create: impl FnOnce() -> Result<RawFd, Errno>,
@@ -65,6 +66,7 @@ impl SleepFds {
 /// returns the epoll instance, or closes it if the channel has changed to another session.
 #[derive(Debug)]
 pub(crate) struct SleepFd<'a> {
+    /// Descriptor of the epoll instance.
     pub(crate) fd: RawFd,
     /// Number of the session that the doorbell in the epoll instance belongs to.
     session: u32,
@@ -97,9 +99,10 @@ mod tests {
         let (one, other) = (all.lend(create).unwrap(), all.lend(create).unwrap());
         let fds = [one.fd, other.fd];
         drop((one, other));
-        let again = [(), ()].map(|()| all.lend(|| panic!("two are idle")).unwrap());
+        let again = [(), ()].map(|()| all.lend(|| panic!("a third was created")).unwrap());
         assert!(again.iter().all(|sleep| fds.contains(&sleep.fd)));
-        // The next session has another doorbell, so the borrowed epoll instances are closed.
+        // The next session has another doorbell, so the borrowed epoll instances are closed when
+        // they are returned.
         all.begin_session(1);
         drop(again);
         assert!(all.0.lock().fds.is_empty());

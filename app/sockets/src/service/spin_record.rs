@@ -1,5 +1,5 @@
-//! The decision whether a thread polls its channel (the rings that it shares with the service)
-//! before it sleeps.
+//! The decision whether a thread polls its channel before it sleeps. A channel is a set of rings
+//! that this process shares with the service (the process `tidelaned`).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,10 +12,10 @@ const FAILURES_MAX: u32 = 8;
 /// arrive in time again.
 const TRIAL_INTERVAL: u32 = 32;
 
-/// The success of the latest polls of a channel's threads before their sleeps.
+/// The success of the most recent polls that threads of a channel made before a sleep.
 #[derive(Debug)]
 pub(super) struct SpinRecord {
-    /// Number of waits since a poll last found an event.
+    /// Number of waits, with a poll or without, since a poll last found an event.
     waits: AtomicU32,
 }
 
@@ -26,7 +26,8 @@ impl SpinRecord {
         }
     }
 
-    /// Returns true if the thread should poll before it sleeps. Counts the wait if not.
+    /// Returns true if the thread should poll before it sleeps. Otherwise counts a wait without a
+    /// poll, and returns false.
     pub(super) fn is_promising(&self) -> bool {
         let waits = self.waits.load(Ordering::Relaxed);
         if waits < FAILURES_MAX || waits.is_multiple_of(TRIAL_INTERVAL) {
@@ -50,7 +51,7 @@ impl SpinRecord {
         found
     }
 
-    /// Records a poll, which has `found` an event or not.
+    /// Records a poll. `found` is true if the poll found an event.
     fn add(&self, found: bool) {
         let waits = match found {
             true => 0,

@@ -15,8 +15,8 @@ use crate::service::{Channel, Connection, session};
 /// A connection that an event announces.
 ///
 /// The event arrived in the session (registration of this process with the service) with the number
-/// `session`. `slot` and `generation` identify the record of the connection in shared memory.
-/// `cookie` identifies the socket or the listener to which the connection belongs.
+/// `session`. `slot` and `generation` identify the slot, which is the connection's record in shared
+/// memory. `cookie` identifies the socket or the listener to which the connection belongs.
 #[derive(Clone, Copy)]
 struct AnnouncedConnection {
     session: u32,
@@ -25,8 +25,8 @@ struct AnnouncedConnection {
     cookie: u64,
 }
 
-/// Handles an event other than `Ready`. Returns the socket whose readiness the event may have
-/// changed.
+/// Handles an event about a new connection. Returns the socket whose readiness the event may have
+/// changed. Does nothing for `Ready` (a change of an existing connection) and `Released`.
 pub(crate) fn control_event(
     channel: &'static Channel,
     session: u32,
@@ -76,8 +76,8 @@ pub(crate) fn control_event(
                 cookie,
             },
         ),
-        // `Released` needs no handling, because `close` has already removed the slot from the
-        // registry.
+        // `Released` needs no handling: either `close` has already removed the slot from the
+        // registry, or the next connection in the slot replaces the slot's entry there.
         ClientEvent::Released { slot: _ } | ClientEvent::Ready { slot: _ } => None,
     }
 }
@@ -110,7 +110,8 @@ impl AnnouncedConnection {
     }
 }
 
-/// Handles CONNECT_STARTED: assigns the connection to its socket.
+/// Handles CONNECT_STARTED: assigns the connection to its socket. `syn_room` is the number of
+/// payload bytes that the SYN can carry, or 0 if the SYN does not wait for payload.
 fn connect_started(
     channel: &'static Channel,
     announced: AnnouncedConnection,

@@ -1,5 +1,5 @@
 //! Reads and writes of payload on a connection that the service (the process `tidelaned`) carries:
-//! the checks before, and the bookkeeping afterwards.
+//! the checks before a read or write, and the bookkeeping afterwards.
 
 use std::sync::atomic::AtomicU8;
 
@@ -14,17 +14,17 @@ const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 const BROKEN_PIPE: Errno = Errno(libc::EPIPE);
 
 impl Inner {
-    /// Returns true if a write is fast-path eligible: it only has to copy bytes to the send buffer.
-    /// The connection is then established, has had no error (not even an ICMP error), and is not
-    /// shared with another process (after `fork`). The last write did not have MSG_MORE.
+    /// Returns true if a write is fast-path eligible: the write only has to copy bytes to the send
+    /// buffer. The connection is then established, has had no error (not even an ICMP error), and
+    /// is not shared with another process (after `fork`). The previous write did not have MSG_MORE.
     #[inline(always)]
     pub(crate) fn is_fast_path_eligible(&self) -> bool {
         let needs_slow_path = self.error != 0 || self.corked_once || self.shared;
         !needs_slow_path && matches!(&self.state, State::Stream(c) if !c.stream.has_error())
     }
 
-    /// Writes as many bytes as fit if the write is fast-path eligible. Returns the number of bytes
-    /// written.
+    /// If the write is fast-path eligible, writes as many bytes as fit into the send buffer.
+    /// Returns the number of bytes written.
     #[inline]
     pub(crate) fn send_fast(&mut self, socket: &Socket, from: &[u8]) -> usize {
         let is_eligible = self.is_fast_path_eligible();
@@ -68,11 +68,13 @@ impl Inner {
     }
 
     /// Returns the result of a read that found no bytes: 0 at the end of the stream, or an error.
-    /// Returns `None` if more bytes may come. `wanted_none` is true if the program asked for zero
-    /// bytes.
+    /// Returns `None` if the program has to wait or to read again, because more bytes may come, or
+    /// because bytes have just arrived. `wanted_none` is true if the program asked for zero bytes.
+    /// The read of zero bytes then returns 0 as soon as bytes are readable.
     pub(crate) fn end_of_input(&mut self, wanted_none: bool) -> Option<Result<usize, Errno>> {
         if let State::Stream(connection) = &mut self.state {
-            // The service stores the flag after the last bytes, so load it before the position.
+            // The service stores the FIN flag after the position of the last bytes, so load the
+            // flag before the position.
             let has_ended = connection.stream.has_received_fin();
             if connection.stream.readable() > 0 {
                 // Bytes have arrived since the read, or the program asked for zero bytes.
@@ -113,8 +115,8 @@ impl Inner {
         }
     }
 
-    /// Applies MSG_MORE: holds back a partial segment at the end of this write until a write
-    /// without MSG_MORE.
+    /// Applies MSG_MORE, which a write has if `more` is true: the service holds back a partial
+    /// segment at the end of this write, until a write without MSG_MORE follows.
     pub(crate) fn cork_once(&mut self, more: bool) {
         if more == self.corked_once {
             return;

@@ -1,5 +1,5 @@
-//! The value of TCP_CC_INFO, Linux' `union tcp_cc_info`. As in Linux, the value is empty for CUBIC
-//! and NewReno.
+//! The value of TCP_CC_INFO, Linux' `union tcp_cc_info`, for a connection that the service (the
+//! process `tidelaned`) carries. As in Linux, the value is empty for CUBIC and NewReno.
 
 use tidelane_abi::{TcpInfo, congestion, tcp_info_features};
 
@@ -21,9 +21,9 @@ pub(crate) fn cc_info(tcp_info: &TcpInfo) -> ([u8; INFO_LEN_MAX], usize) {
             (info, INFO_LEN_MAX)
         }
         congestion::DCTCP => {
-            // Without ECN, the DCTCP of Linux falls back to NewReno and reports zeros. The field
-            // `dctcp_ce_state`, which belongs to the receiving direction, is always zero, because
-            // the service does not report it.
+            // Without ECN, the DCTCP of Linux falls back to NewReno and reports zeros. This
+            // function always sets the field `dctcp_ce_state` to zero. The field belongs to the
+            // receiving direction, and the service does not report its value.
             if tcp_info.features & tcp_info_features::ECN != 0 {
                 info[..2].copy_from_slice(&1u16.to_ne_bytes());
                 for (bytes, word) in info[4..].as_chunks_mut().0.iter_mut().zip(&words[..3]) {

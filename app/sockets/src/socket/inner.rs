@@ -1,6 +1,6 @@
-//! The data under a socket's lock, which calls of the program and events of the service (the
-//! process `tidelaned`) change. A channel is a set of rings that this process shares with the
-//! service. A slot is the record of one connection in shared memory.
+//! The data that a socket's lock protects. Calls of the program change this data, and so do events
+//! of the service (the process `tidelaned`). A channel is a set of rings that this process shares
+//! with the service. A slot is the record of one connection in shared memory.
 
 use tidelane_abi::close_cause;
 
@@ -17,7 +17,7 @@ use crate::{
 /// First bytes of an IPv4-mapped IPv6 address (`::ffff:a.b.c.d`).
 const V4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-/// The data of a socket that its lock protects: the state, the options, and the pending error.
+/// The data that a socket's lock protects, such as the state, the options, and the pending error.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) state: State,
@@ -25,7 +25,8 @@ pub(crate) struct Inner {
     pub(crate) generation: u32,
     /// Number of descriptors of this process that refer to the socket.
     pub(crate) descriptors: u32,
-    /// The channel that carries the socket's requests and events.
+    /// The channel that carries the requests and events of the socket's connection. A listener has
+    /// `Listening::joined` instead.
     pub(crate) channel: Option<&'static Channel>,
     /// Identity of the thread that last waited for the socket in a blocking call, or 0.
     pub(crate) last_waiter: usize,
@@ -40,7 +41,7 @@ pub(crate) struct Inner {
     pub(crate) cause_reported: bool,
     /// True for family AF_INET6: addresses are written as `sockaddr_in6`.
     pub(crate) inet6: bool,
-    /// True if the program called `bind`.
+    /// True if the program bound the socket to a local address or port (`bind`).
     pub(crate) bound: bool,
     /// True if the next `connect` has to return the result of an active open that an earlier
     /// `connect` began.
@@ -49,7 +50,8 @@ pub(crate) struct Inner {
     pub(crate) shut_read: bool,
     /// True after SHUT_WR.
     pub(crate) shut_write: bool,
-    /// True if several processes had descriptors of the connection at the last check, after a fork.
+    /// True if several processes had descriptors of the connection, after a fork, when this process
+    /// last checked.
     pub(crate) shared: bool,
     /// True if the last write had MSG_MORE.
     pub(crate) corked_once: bool,
@@ -120,9 +122,9 @@ impl Inner {
         }
     }
 
-    /// Records an ICMP error, if the service reports one. If the program set IP_RECVERR, or
-    /// IPV6_RECVERR for an IPv6 peer, the error fails the next call. Otherwise only SO_ERROR
-    /// returns the error.
+    /// Records an ICMP error, if the service reports one. If the program set IP_RECVERR (for an
+    /// IPv4 peer) or IPV6_RECVERR (for an IPv6 peer), the error fails the next call. Otherwise only
+    /// SO_ERROR returns the error.
     fn note_soft_error(&mut self) {
         let State::Stream(connection) = &mut self.state else {
             return;
@@ -139,8 +141,8 @@ impl Inner {
         }
     }
 
-    /// Handles the end of the handshake, and the death of the service before it answered the
-    /// connect request.
+    /// Handles the end of the handshake. Also handles the death of the service, if the service died
+    /// before it answered the connect request.
     fn refresh_connecting(&mut self) {
         let State::Connecting(connecting) = &mut self.state else {
             return;
@@ -187,8 +189,8 @@ impl Inner {
         }
     }
 
-    /// Returns the number of bytes received so far, or for a listener the number of connections
-    /// that entered the accept queue.
+    /// Returns the number of bytes received so far. For a listener, returns the number of
+    /// connections that have ever entered the accept queue.
     pub(crate) fn bytes_received(&mut self) -> u64 {
         let bytes_read = self.bytes_read;
         match &mut self.state {

@@ -1,14 +1,15 @@
-//! Options of accelerated connections whose values the kernel checks and normalizes. The service
-//! (the process `tidelaned`) carries these connections, so this module sets the option on a
-//! temporary kernel socket and reads the value back.
+//! Socket options whose values the kernel checks and normalizes. An accelerated connection is a
+//! connection that the service (the process `tidelaned`) carries instead of the kernel. For an
+//! option of an accelerated connection, this module therefore sets the option on a temporary kernel
+//! socket and reads the value back.
 
 use std::os::fd::RawFd;
 
 use crate::sys::{self, Errno};
 
-/// Options that do not affect an accelerated connection, such as hints to the kernel's stack,
-/// limits of the kernel's buffers, permissions to bind, and options of datagrams. This crate stores
-/// and returns their values.
+/// Options (level and name) that do not affect an accelerated connection, such as hints to the
+/// kernel's stack, limits of the kernel's buffers, permissions to bind, and options of datagrams.
+/// This crate stores and returns the values of these options.
 const WITHOUT_EFFECT: [(i32, i32); 38] = [
     (libc::SOL_SOCKET, libc::SO_DEBUG),
     (libc::SOL_SOCKET, libc::SO_BROADCAST),

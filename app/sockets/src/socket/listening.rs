@@ -1,6 +1,7 @@
-//! Listeners. A tracked socket listens at the same port in two stacks: in the service (the process
-//! `tidelaned`), and in the kernel for connections over other interfaces. This file is about the
-//! service's listener, its channels, and its accept queue.
+//! Listeners. A tracked socket is a TCP socket of the program that this crate may accelerate. The
+//! socket listens at the same port in two stacks: in the service (the process `tidelaned`), and in
+//! the kernel for connections over other interfaces. This file is about the service's listener, its
+//! channels, and its accept queue.
 //!
 //! A channel is a set of rings that this process shares with the service. The service delivers the
 //! connections of a listener to the channels that have joined the listener. A session is the
@@ -21,8 +22,8 @@ use crate::{
     table,
 };
 
-/// Shortest time in nanoseconds between two attempts of `reattach` for the same listener, unless a
-/// new service runs.
+/// Shortest time in nanoseconds between two attempts of `reattach` for the same listener. When a
+/// new service runs, `find_service` makes an attempt without this wait.
 const RETRY_NS: u64 = 1_000_000_000;
 /// `Listening::retry_at_ns` of a listener that is left to the kernel.
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -63,8 +64,8 @@ impl Listening {
         }
     }
 
-    /// Returns true if the current service has the listener. If not, first asks the service to
-    /// listen, at most once in [`RETRY_NS`].
+    /// Returns true if the current service has the listener. If the service does not have the
+    /// listener yet, first asks the service to listen, but at most once in [`RETRY_NS`].
     fn reattach(&mut self, fd: RawFd, cookie: u64) -> bool {
         let known = session::current().map(|session| session.generation);
         if let Some((_, session)) = self.handle
@@ -161,6 +162,7 @@ impl Listening {
         !self.joined.is_empty() && self.is_attached()
     }
 
+    /// Returns true if the current service has the listener.
     fn is_attached(&self) -> bool {
         let session = session::current().map(|session| session.generation);
         self.handle
@@ -226,7 +228,7 @@ pub(crate) fn join(
     }
     let before = listening.joined.clone();
     default_polling::joined(channel, &before);
-    // Without a service, `reattach` joins the channel when the next service runs.
+    // Without a service, `reattach` makes the channel join when the next service runs.
     listening.joined.push(channel);
     if is_attached {
         listening.send_join(cookie, channel);
@@ -236,9 +238,9 @@ pub(crate) fn join(
     before
 }
 
-/// Makes `channel` join the listener as [`join`] does, unless a channel has already joined. In that
-/// case, only asks the current service to listen if the service does not have the listener yet, and
-/// returns no channels.
+/// Makes `channel` join the listener as [`join`] does, if no channel has joined the listener yet.
+/// If a channel has already joined, returns no channels, and only asks the current service to
+/// listen in case the service does not have the listener yet.
 #[must_use]
 pub(crate) fn ensure_joined(
     socket: &'static Socket,
@@ -276,8 +278,9 @@ pub(crate) fn leave(inner: &mut Inner, channel: &'static Channel) {
 }
 
 /// Updates the options that new connections of a listener start with, after the program has set an
-/// option or the backlog. `again` is true if the service has to get a request even if these options
-/// are unchanged: for a new backlog, or to read other options from the kernel socket again.
+/// option or the backlog. If these options are unchanged, the service gets a request only if
+/// `again` is true. The caller sets `again` after a change of the backlog, and after a change of an
+/// option that the service itself reads from the kernel socket.
 pub(crate) fn options_changed(socket: &Socket, inner: &mut Inner, fd: RawFd, again: bool) {
     let cookie = socket.cookie(inner.generation);
     let opening = inner.options.opening();
@@ -295,9 +298,10 @@ pub(crate) fn options_changed(socket: &Socket, inner: &mut Inner, fd: RawFd, aga
     }
 }
 
-/// Suspends the service's listener of the kernel socket `fd`, which does not listen, for all
-/// processes that have the socket. A process that does not hold the service's listener may also
-/// call this function. Nothing happens if the service has no listener of the socket.
+/// Suspends the service's listener of the kernel socket `fd`. The caller has made sure that the
+/// kernel socket does not listen. The suspension holds for all processes that have the socket, and
+/// ends when one of them calls `listen`. A process that does not hold the service's listener may
+/// also call this function. If the service has no listener of the socket, nothing happens.
 pub(crate) fn suspend(fd: RawFd) {
     let _section = Section::enter();
     if let Some(session) = session::establish()
@@ -363,8 +367,9 @@ pub(crate) fn set_kernel_nonblocking(fd: RawFd, nonblocking: bool) {
     }
 }
 
-/// Makes the kernel socket of a blocking socket blocking again, unless the kernel socket listens:
-/// another process, with which this process shares O_NONBLOCK, may listen in both stacks.
+/// Makes the kernel socket of a blocking socket blocking again. Does nothing if the kernel socket
+/// listens, because another process may listen in both stacks with the same kernel socket, which
+/// must then stay non-blocking.
 pub(crate) fn restore_blocking(socket: &Socket, fd: RawFd) {
     if socket.blocks() && !is_listening(fd) {
         set_kernel_nonblocking(fd, false);

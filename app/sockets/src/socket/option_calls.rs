@@ -102,6 +102,8 @@ impl Inner {
         Ok(())
     }
 
+    /// Returns the value that Linux would store for an option in [`RECORDED`]. For SO_RCVLOWAT,
+    /// also stores the value in `options.rcvlowat`.
     fn normalize_number(&mut self, level: i32, name: i32, value: &[u8]) -> Result<i32, Errno> {
         let kind = SocketKind {
             inet6: self.inet6,
@@ -127,8 +129,8 @@ impl Inner {
         });
     }
 
-    /// Changes the stream of the connection, if there is one, and submits the change to the
-    /// service.
+    /// Changes the stream of the connection, if there is a connection, and submits the change to
+    /// the service.
     fn update_stream(&mut self, socket: &Socket, change: impl FnOnce(&mut Stream)) {
         let channel = self.channel;
         let Some(connection) = self.connection() else {
@@ -142,8 +144,9 @@ impl Inner {
         }
     }
 
-    /// Returns the number of the connection's congestion control. Without a connection, or if the
-    /// service is gone, returns the number that the program set, or `None`.
+    /// Returns the number of the connection's congestion control algorithm ([`congestion`]).
+    /// Without a connection, or if the service is gone, returns the number that the program set, or
+    /// `None` if the program set none.
     pub(crate) fn congestion(&mut self) -> Option<u16> {
         let known = self.service_tcp_info().map(|info| info.congestion as u16);
         let asked = || {
@@ -210,8 +213,8 @@ impl Inner {
     }
 }
 
-/// Returns the number of the congestion control with this name. Returns EINVAL for an empty value,
-/// and ENOENT for an unknown name.
+/// Returns the number of the congestion control algorithm with this name. Returns EINVAL for an
+/// empty name, and ENOENT for an unknown name.
 fn congestion_number(name: &[u8]) -> Result<i32, Errno> {
     if name.is_empty() {
         return Err(Errno(libc::EINVAL));

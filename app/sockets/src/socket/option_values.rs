@@ -75,8 +75,8 @@ const CLAMP_MIN: i32 = 1152;
 /// The bits of IP_TOS and IPV6_TCLASS that the program may set: the DSCP. The two lowest bits are
 /// the ECN field, which belongs to TCP.
 const DSCP: i32 = 0xfc;
-/// Initial retransmission timeout of the SYN,ACK in seconds. TCP_DEFER_ACCEPT is stored as a number
-/// of these timeouts.
+/// Initial retransmission timeout of the SYN,ACK in seconds. The timeouts double, and
+/// TCP_DEFER_ACCEPT is stored as a number of timeouts ([`defer_timeouts`]).
 const SYN_ACK_RTO_S: u32 = 1;
 /// Largest retransmission timeout of the SYN,ACK in seconds.
 const SYN_ACK_RTO_S_MAX: u32 = 120;
@@ -150,8 +150,9 @@ pub(crate) fn normalized(
     }
 }
 
-/// Returns the kernel's default of an option. Sysctls can change the default, so this function asks
-/// the kernel with a temporary IPv4 socket. Returns [`TTL_DEFAULT`] if the kernel does not answer.
+/// Returns the kernel's default of an option. `level` and `name` must be those of IP_TTL. A sysctl
+/// can change the default, so this function asks the kernel with a temporary IPv4 socket. Returns
+/// [`TTL_DEFAULT`] if the kernel does not answer.
 pub(crate) fn kernel_default(level: i32, name: i32) -> i32 {
     let Ok(fd) = sys::tcp_socket(false) else {
         return TTL_DEFAULT;
@@ -182,7 +183,7 @@ pub(crate) fn fast_open_key(into: &mut [u8]) -> Result<usize, Errno> {
     len
 }
 
-/// Reads SO_MAX_PACING_RATE: 32 bits, where all ones mean no limit, or 64 bits.
+/// Reads a value of SO_MAX_PACING_RATE. The value has 64 bits, or 32 bits. All ones mean no limit.
 pub(crate) fn rate_of(value: &[u8]) -> Result<u64, Errno> {
     if let Some(bytes) = value.first_chunk() {
         return Ok(u64::from_ne_bytes(*bytes));
@@ -209,7 +210,7 @@ pub(crate) fn defer_timeouts(seconds: i32) -> u8 {
         .unwrap_or(u8::MAX)
 }
 
-/// Returns the total length of `count` SYN,ACK timeouts in seconds.
+/// Returns the total duration of the first `count` SYN,ACK timeouts in seconds.
 fn timeouts_as_seconds(count: u8) -> u32 {
     let timeout = |nth: u8| SYN_ACK_RTO_S.saturating_mul(1 << nth.min(31));
     (0..count)
@@ -240,7 +241,7 @@ mod tests {
         assert_eq!(normalized(tos.0, tos.1, &[0xbb], KIND), Ok(0xb8));
         let count = normalized(libc::IPPROTO_TCP, libc::TCP_SYNCNT, &[3], KIND);
         assert_eq!(count, Err(Errno(libc::EINVAL)));
-        // A socket of family AF_INET refuses the options of IPv6, whatever the length of the value.
+        // A socket of family AF_INET refuses an option of IPv6, even if the value has four bytes.
         let class = (libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
         let refused = normalized(class.0, class.1, &[1, 0, 0, 0], KIND);
         assert_eq!(refused, Err(Errno(libc::ENOPROTOOPT)));

@@ -58,8 +58,8 @@ impl Options {
         self.flags
     }
 
-    /// Returns true if IP_RECVERR is set for an IPv4 peer (`is_v4`), or IPV6_RECVERR for an IPv6
-    /// peer. An ICMP error then fails the next call.
+    /// Returns true if an ICMP error fails the next call. For an IPv4 peer (`is_v4` is true),
+    /// IP_RECVERR has to be set. For an IPv6 peer, IPV6_RECVERR has to be set.
     pub(crate) fn reports_path_errors(&self, is_v4: bool) -> bool {
         let set = if is_v4 {
             self.recorded(libc::IPPROTO_IP, libc::IP_RECVERR)
@@ -138,8 +138,8 @@ impl Options {
         }
     }
 
-    /// Returns the limits of unacknowledged and unsent bytes for the program's writes. 0 means no
-    /// limit of the program.
+    /// Returns the limits of unacknowledged and unsent bytes for the program's writes. 0 means that
+    /// the program has set no limit.
     pub(crate) fn sending(&self) -> SendLimits {
         let unsent = self.recorded(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT);
         let buffer = self.recorded(libc::SOL_SOCKET, libc::SO_SNDBUF);

@@ -12,17 +12,19 @@ const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 const ERR: u32 = libc::EPOLLERR as u32;
 const HUP: u32 = libc::EPOLLHUP as u32;
 const RDHUP: u32 = libc::EPOLLRDHUP as u32;
-/// Readiness of a connection that other processes have (after `fork`) and that this process cannot
-/// use, so that every call returns at once.
+/// Readiness of a connection that this process cannot use, although other processes may still have
+/// the connection after `fork`. All these events are set, so that no call of this process waits for
+/// the connection.
 const LOST: u32 = ERR | IN | OUT | HUP | RDHUP;
 
 impl Inner {
     /// Returns the events that Linux would report, as EPOLL* bits, which equal the POLL* bits.
-    /// While the connection is in another process, returns 0, or `LOST` after this process's
-    /// session of the connection has ended.
+    /// While another process has the connection, returns 0. If the service of the connection's
+    /// session (registration of this process with the service) has ended meanwhile, returns `LOST`
+    /// instead.
     ///
-    /// Without EPOLLOUT in `wanted`, the result may lack EPOLLOUT, whose computation reads another
-    /// cache line.
+    /// If `wanted` does not contain EPOLLOUT, the result may lack EPOLLOUT, because the computation
+    /// of EPOLLOUT reads another cache line.
     // The function is inlined: a call would cost 20 instructions for each socket of a ready list.
     #[inline(always)]
     pub(crate) fn readiness(&mut self, wanted: u32) -> u32 {
@@ -109,6 +111,7 @@ fn has_enough(stream: &mut Stream, low: u32) -> bool {
     enough(stream.readable(), stream, low)
 }
 
+/// Does the check of [`has_enough`] for a given number of readable bytes.
 #[inline]
 fn enough(readable: usize, stream: &Stream, low: u32) -> bool {
     readable >= low as usize || readable > 0 && readable >= stream.rx_window() as usize / 2

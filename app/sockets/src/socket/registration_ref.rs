@@ -1,4 +1,5 @@
-//! A reference to the registration of a socket with an epoll instance.
+//! A reference to the registration of a socket with an epoll instance. Each epoll instance has a
+//! channel: rings over which the service (the process `tidelaned`) reports events to this process.
 
 /// A reference to a registration: the number of the epoll instance's channel, and the index of the
 /// registration in the instance's interest list.

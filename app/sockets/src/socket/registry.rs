@@ -7,9 +7,10 @@ use std::os::fd::RawFd;
 use super::Socket;
 use crate::table::{DescriptorTable, NumberTable, Pool};
 
-/// Number of slots in the memory of one process for which the table has room.
+/// Number of slots for which the table `BY_SLOT` has room.
 const SLOTS_MAX: usize = 1 << 20;
-/// Largest number of tracked sockets in a process.
+/// Largest number of tracked sockets in a process. A tracked socket is a TCP socket of the program
+/// that this crate may accelerate.
 const SOCKETS_MAX: usize = 1 << 20;
 
 /// Sockets by the descriptors that refer to them.

@@ -2,9 +2,9 @@
 //!
 //! The payload of a connection is in the memory of one process at a time. Before another process
 //! uses the connection, this other process asks the service (the process `tidelaned`) to migrate
-//! the connection (see `docs/design/fork.md`). A session is the registration of a process with the
-//! service. A slot is the record of a connection in the memory that a process shares with the
-//! service.
+//! the connection: the service moves the payload to the memory of this other process (see
+//! `docs/design/fork.md`). A session is the registration of a process with the service. A slot is
+//! the record of a connection in the memory that a process shares with the service.
 
 use tidelane_abi::{not_accelerated, program_flags, refusal, service_flags};
 use tidelane_client::Refusal;
@@ -18,12 +18,13 @@ use crate::{
     sys::Errno,
 };
 
-/// Prepares a socket for `fork`. Returns true if the parent has to prepare a session for the child,
-/// because the socket has a connection, which the fork makes shared, or because the socket listens
-/// in both stacks (service and kernel).
+/// Prepares a socket for `fork`. Returns true if the parent has to prepare a session for the child.
+/// The parent has to do so if the socket has a connection, which the fork makes shared, or if the
+/// socket listens in both stacks (service and kernel).
 ///
-/// A child that serves its parent's listener may change to a user that the service does not admit
-/// before it registers. With the prepared session, the child can register nevertheless.
+/// A child that serves its parent's listener may change its user before the child registers, and
+/// the service may not admit the new user. With the prepared session, the child can register
+/// nevertheless.
 pub(crate) fn share(socket: &'static Socket) -> bool {
     let Some(mut inner) = socket.try_enter() else {
         return false;
@@ -93,7 +94,7 @@ impl Inner {
         }
     }
 
-    /// Returns the `service_flags` of a shared connection, or 0.
+    /// Returns the `service_flags` of a shared connection, or 0 if the connection is not shared.
     fn shared_flags(&self) -> u32 {
         match &self.state {
             _ if !self.shared => 0,
@@ -145,14 +146,16 @@ fn take(socket: &'static Socket, inner: &mut Inner) {
         _ => return,
     };
     let came = take_to_channel(socket, inner, connection, old);
-    // The flag MIGRATED is set for a moment if another process asks for the connection and the
-    // service refuses. The sharing may even have ended since.
+    // The service also sets the flag MIGRATED for a moment while it refuses a request of another
+    // process. The connection is then still in this process (refusal AT_HOME), and this function
+    // changes nothing. The sharing may even have ended since.
     let at_home = matches!(came, Err(Refusal::Refused(refusal::AT_HOME)));
     if came.is_err() && old.is_some_and(|old| at_home || old.stream.is_here()) {
         return;
     }
     if let Some(old) = old {
-        // The service may already have reused the slot for another socket, which then keeps it.
+        // The service may already have reused the slot for another socket, which then keeps the
+        // slot.
         registry::clear_slot(old.stream.slot(), socket);
     }
     let old = std::mem::replace(&mut inner.state, State::LostByFork);
@@ -218,9 +221,10 @@ fn take_to_channel(
     Ok((taken, channel))
 }
 
-/// Calls `attempt`, which reads or writes payload, while the service must not migrate the
-/// connection. Returns `None`, without a call of `attempt`, if the connection is in another process
-/// or just moves to another process.
+/// Calls `attempt`, which uses the connection, for example reads or writes payload. During the
+/// call, a shared connection is marked as busy, so that the service does not migrate the
+/// connection. If the connection is in another process, or is moving to another process, returns
+/// `None` and does not call `attempt`.
 #[inline]
 pub(crate) fn attempt(
     inner: &mut Inner,

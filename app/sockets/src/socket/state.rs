@@ -33,7 +33,8 @@
 //! ```
 //!
 //! The table shows the effect of each call in each state. "kernel" means that the kernel handles
-//! the call.
+//! the call. "applied", "value" and "reported" mean that this crate carries out the call. "open"
+//! means that `connect` begins an active open.
 //!
 //! | call | Fresh | Connecting | Stream | Failed | Listening | Kernel | Inherited | LostByFork |
 //! |---|---|---|---|---|---|---|---|---|
@@ -47,6 +48,13 @@
 //! | `setsockopt` | both | applied | applied | applied | both | kernel | migrates | applied |
 //! | `getsockopt` | kernel | value | value | value | kernel | kernel | migrates | value |
 //! | `poll`, epoll | kernel | reported | reported | reported | both | kernel | reported | HUP |
+//!
+//! In `Connecting`, a non-blocking `connect` fails with EALREADY, and a blocking `connect` waits. A
+//! `send` waits for the end of the handshake, or writes the payload of the SYN (`syn_data`). In
+//! `Failed`, the first `recv` or `send` returns the error of the active open, if no other call has
+//! returned this error before. "end" means a result of 0, the end of the stream. In the row
+//! `shutdown`, SHUT_WR sends a FIN. After SHUT_RD, the program reads the bytes that have arrived,
+//! and then the end of the stream.
 //!
 //! "migrates" means that the connection is first migrated to this process (`sharing`), and that the
 //! call then has the effect of the socket's new state. No descriptor refers to a `Free` socket. The
@@ -69,7 +77,8 @@ pub(crate) enum State {
     /// The socket is in the pool of free sockets.
     #[default]
     Free,
-    /// The socket is new, and possibly bound. The kernel handles its calls.
+    /// The socket is new, and possibly bound to a local address. The kernel handles most of its
+    /// calls (see the table).
     Fresh,
     /// An active open: `connect` was called, and the handshake is not complete.
     Connecting(Connecting),
@@ -104,12 +113,12 @@ impl State {
 /// An active open whose handshake is not complete.
 #[derive(Debug, Default)]
 pub(crate) struct Connecting {
-    /// Number of the session in which the connect was requested. The lowest number is 1.
+    /// Number of the session in which the connection was requested. The lowest number is 1.
     pub(crate) session: u32,
     /// The connection, after the service has answered with the event CONNECT_STARTED.
     pub(crate) connection: Option<Connection>,
-    /// The reason (`tidelane_abi::not_accelerated`) if the service has refused the connect request,
-    /// so that the kernel has to connect, or else `None`.
+    /// If the service has refused the connect request, so that the kernel has to connect, the
+    /// reason (`tidelane_abi::not_accelerated`). Otherwise `None`.
     pub(crate) kernel: Option<u32>,
     /// Number of bytes that the SYN can carry, while the SYN waits for the first write. 0 if the
     /// SYN does not wait.
@@ -145,7 +154,7 @@ pub(crate) struct Listening {
     pub(crate) backlog: i32,
     /// The options that the service's listener gives to new connections.
     pub(crate) opening: OpenOptions,
-    /// The channels that joined the listener.
+    /// The channels that joined the listener: the service delivers new connections to them.
     pub(crate) joined: SmallVec<&'static Channel>,
     /// The accept queue: connections that the program has not accepted yet, each with the channel
     /// that received it.

@@ -16,9 +16,9 @@ impl Inner {
         }
     }
 
-    /// Sends the SYN with the payload that `write` writes, and returns the number of bytes. The
-    /// second argument of `write` is the number of bytes written so far, which is 0. The send
-    /// buffer is limited to the room in the SYN during the write, so that a non-blocking call sends
+    /// Sends the SYN with the payload that `write` writes, and returns the number of payload bytes.
+    /// The second argument of `write` is the number of bytes written so far, which is 0. During the
+    /// write, the send buffer is limited to the room in the SYN, so that a non-blocking call sends
     /// exactly the SYN's payload, as in Linux.
     pub(crate) fn send_with_syn(
         &mut self,

@@ -32,7 +32,7 @@ const OPTION_SYN_DATA: u8 = 32;
 const DELIVERY_RATE_APP_LIMITED: u8 = 1;
 
 impl Inner {
-    /// Returns `tcp_info`. Unsupported fields are 0 (`docs/socket-calls.md` lists them).
+    /// Returns `tcp_info`. The fields that `docs/socket-calls.md` lists as unsupported are 0.
     pub(crate) fn tcp_info(&mut self) -> [u8; TCP_INFO_LEN] {
         let mut info = [0; TCP_INFO_LEN];
         let tcp_info = self.service_tcp_info();
@@ -42,7 +42,7 @@ impl Inner {
         info[0] = self.tcp_state();
         let bytes_read = self.bytes_read;
         if let Some(connection) = self.connection() {
-            // The values of the stream are newer than those of the service, and remain valid after
+            // The values of the stream are newer than the service's answer, and remain valid after
             // the end of the connection.
             let stream = &mut connection.stream;
             let mss = stream.ids().mss;
@@ -50,8 +50,8 @@ impl Inner {
             put(&mut info, 24, stream.unacked().div_ceil(mss.max(1)));
             put(&mut info, 84, mss);
             put(&mut info, 96, stream.rx_window());
-            // If several processes have read from the connection, only the service knows the number
-            // of all received bytes.
+            // `bytes_read` counts only the reads of this process. If several processes have read
+            // from the connection, only the service knows the number of all received bytes.
             let counted = tcp_info.map_or(0, |tcp_info| tcp_info.bytes_received);
             let received = counted.max(bytes_read + stream.undelivered());
             info[128..136].copy_from_slice(&received.to_ne_bytes());
@@ -60,7 +60,8 @@ impl Inner {
     }
 
     /// Asks the service for the connection's figures, such as RTT and congestion window. Returns
-    /// `None` without a connection, or if the service is gone.
+    /// `None` if the socket has no connection, if the service that carries the connection is gone,
+    /// or if the query fails.
     pub(crate) fn service_tcp_info(&mut self) -> Option<TcpInfo> {
         let connection = self.connection()?;
         let session = session::last().filter(|last| last.generation == connection.session)?;

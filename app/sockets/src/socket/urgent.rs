@@ -8,12 +8,14 @@ use super::{Inner, Socket, state::State};
 use crate::sys::Errno;
 
 impl Inner {
-    /// Returns the urgent byte, and consumes the byte unless `peeks` is true.
+    /// Returns the urgent byte. Consumes the byte if `peeks` is false.
     ///
-    /// Returns EINVAL without an urgent byte that the program has yet to read, and with
-    /// SO_OOBINLINE. If the urgent pointer has arrived before the byte, returns EAGAIN, or
-    /// `Ok(None)` after the peer's FIN or after the program has shut down reading. If the
-    /// connection ended without a FIN of the peer, returns ENOTCONN, even if the byte has arrived.
+    /// Returns EINVAL if there is no urgent byte that the program has not read yet, or if
+    /// SO_OOBINLINE is set. Otherwise, returns ENOTCONN if the connection has ended without a FIN
+    /// of the peer, even if the byte has arrived.
+    ///
+    /// If the urgent pointer has arrived but the byte has not, returns `Ok(None)` after the peer's
+    /// FIN or after the program has shut down reading, and EAGAIN in all other cases.
     pub(crate) fn take_urgent(&mut self, peeks: bool) -> Result<Option<u8>, Errno> {
         self.refresh();
         let inline = self.options.urgent_inline();
@@ -42,8 +44,8 @@ impl Inner {
         }
     }
 
-    /// Skips an urgent byte that has arrived and is at the read position, unless SO_OOBINLINE is
-    /// set. Returns true if a byte was skipped, so that the read can continue after this byte.
+    /// Skips the urgent byte if SO_OOBINLINE is off, and if the byte has arrived and is at the read
+    /// position. Returns true if a byte was skipped, so that the read can continue after this byte.
     pub(crate) fn pass_mark(&mut self, socket: &Socket) -> bool {
         let State::Stream(connection) = &mut self.state else {
             return false;
@@ -55,8 +57,8 @@ impl Inner {
         passed
     }
 
-    /// Returns true if the read position is at the urgent mark, where a read that already has bytes
-    /// ends.
+    /// Returns true if the read position is at the urgent mark. A read that already has bytes ends
+    /// there.
     pub(crate) fn stops_at_mark(&mut self) -> bool {
         match &mut self.state {
             State::Stream(connection) => connection.stream.at_mark(),
@@ -66,6 +68,7 @@ impl Inner {
 }
 
 /// Copies received bytes without consuming them. Skips an urgent byte that a read would skip.
+/// Returns the number of copied bytes.
 pub(crate) fn peek(stream: &mut Stream, into: &mut [u8]) -> usize {
     match stream.peek(into) {
         0 => stream.peek_past_mark(into),
@@ -73,7 +76,8 @@ pub(crate) fn peek(stream: &mut Stream, into: &mut [u8]) -> usize {
     }
 }
 
-/// Returns EPOLLPRI if the urgent byte has arrived and was not yet read, or else 0.
+/// Returns EPOLLPRI if the urgent byte has arrived, and if the program has read neither this byte
+/// nor beyond it. Otherwise, returns 0.
 pub(crate) fn readiness(stream: &mut Stream) -> u32 {
     if stream.has_urgent() {
         libc::EPOLLPRI as u32

@@ -6,7 +6,7 @@ const V4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 const SOCKADDR_IN_LEN: usize = 16;
 /// Length of a `sockaddr_in6` in bytes.
 const SOCKADDR_IN6_LEN: usize = 28;
-/// Length in bytes of a `sockaddr_in6` without the scope id, which the kernel accepts, too.
+/// Length in bytes of a `sockaddr_in6` without the scope id. The kernel accepts this length, too.
 const SOCKADDR_IN6_LEN_MIN: usize = 24;
 
 /// An IP address and a port, as in a `sockaddr_in` or `sockaddr_in6`.
@@ -23,8 +23,8 @@ pub struct Address {
 
 impl Address {
     /// Reads a `sockaddr_in` or `sockaddr_in6`. Returns `None` for another family, or if bytes are
-    /// missing. Ignores the scope id, which matters only for link-local addresses, whose
-    /// connections stay with the kernel.
+    /// missing. Ignores the scope id: it matters only for link-local addresses, and the connections
+    /// of these addresses stay with the kernel.
     pub fn read(name: &[u8]) -> Option<Self> {
         let family = u16::from_ne_bytes(*name.first_chunk()?);
         let port = u16::from_be_bytes([*name.get(2)?, *name.get(3)?]);
@@ -69,7 +69,8 @@ impl Address {
         }
     }
 
-    /// Returns true if the address is an IPv4 address, also in a `sockaddr_in6`.
+    /// Returns true if the address is an IPv4 address. An IPv4-mapped address that was read from a
+    /// `sockaddr_in6` is an IPv4 address, too.
     pub(crate) fn is_v4(&self) -> bool {
         self.addr.starts_with(&V4_PREFIX)
     }

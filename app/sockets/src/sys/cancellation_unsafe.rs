@@ -2,18 +2,20 @@
 //!
 //! `pthread_cancel` ends a thread at its next cancellation point, or in the cancellation point
 //! where the thread waits. libc's own calls detect the cancellation request while they wait. This
-//! crate makes its system calls without libc, so it has to detect the request itself:
+//! crate makes its system calls without libc, so it has to detect the request itself. Each thread
+//! has a cancellation word, in which this crate records the request:
 //!
 //! ```text
 //! pthread_cancel -> libc records the request -> REQUESTED in the thread's word -> SIGCANCEL
 //! thread:  a call begins, or its system call waits -> finds the request -> CANCELLED
-//!          -> the exported function, which holds no lock, calls pthread_testcancel
+//!          -> the exported function (the library's substitute for the libc function that the
+//!             program called) holds no lock at this point, and calls pthread_testcancel
 //! ```
 //!
 //! A request may arrive between the check of the word and the wait. Therefore the check and the
 //! system call are a code sequence of their own (`cancellable`). If SIGCANCEL interrupts a thread
-//! in this sequence before the system call is complete, the handler moves the thread to the end of
-//! the sequence. The result of a completed call is never lost.
+//! in this sequence before the system call is complete, `on_sigcancel` moves the thread to the end
+//! of the sequence. The result of a completed call is never lost.
 //!
 //! On architectures other than x86-64, the word stays zero, and only libc handles cancellation.
 
@@ -72,8 +74,9 @@ fn is_enabled() -> bool {
     before != DISABLED
 }
 
-/// Runs `call` with cancellation disabled. Functions that are no cancellation points in libc use
-/// this function, so that a cancellation request ends neither the call nor the thread.
+/// Runs `call` with cancellation disabled. The library's substitutes for libc functions that are no
+/// cancellation points use this function, so that a cancellation request ends neither the call nor
+/// the thread.
 pub fn without_cancellation<R>(call: impl FnOnce() -> R) -> R {
     let before = disable();
     let result = call();
@@ -110,8 +113,9 @@ pub unsafe fn call(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
     }
 }
 
-/// Makes a system call of a thread with a cancellation request. Returns [`CANCELLED`] without
-/// making the call if cancellation is enabled. Repeats a call that only SIGCANCEL has interrupted.
+/// Makes a system call of a thread with a cancellation request. If cancellation is enabled, returns
+/// [`CANCELLED`] without making the call. If SIGCANCEL has arrived and the call fails with EINTR,
+/// repeats the call.
 ///
 /// # Safety
 ///
@@ -135,8 +139,8 @@ unsafe fn call_after_request(
     }
 }
 
-// tidelane_cancellable(number, args, word) makes a system call as `raw` does. If `word` is not 0,
-// the function returns -4095 without making the call.
+// tidelane_cancellable(number, args, word) makes a system call as `raw` does. If the value at
+// `word` is not 0, the function returns -4095 without making the call.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".pushsection .text.tidelane_cancellable,\"ax\",@progbits",
@@ -179,6 +183,9 @@ unsafe extern "C" {
     fn tidelane_cancellable_cancelled();
 }
 
+/// Makes a system call if `word` is [`NONE`]. Otherwise, or if SIGCANCEL interrupts the call and
+/// `on_sigcancel` ends it, returns [`CANCELLED`].
+///
 /// # Safety
 ///
 /// The requirements of the system call hold, for example the requirements on its pointers.
@@ -193,6 +200,8 @@ unsafe fn cancellable(
     super::from_raw(unsafe { tidelane_cancellable(number as usize, args.as_ptr(), word) })
 }
 
+/// Makes a system call. Does not look at the cancellation word.
+///
 /// # Safety
 ///
 /// The requirements of the system call hold, for example the requirements on its pointers.
@@ -205,8 +214,9 @@ unsafe fn cancellable(_: &AtomicU32, number: i64, args: [usize; 6]) -> Result<us
 /// Records a cancellation request for `thread`. The thread acts on the request at its next
 /// cancellation point. The caller sends SIGCANCEL afterwards, in case the thread already waits.
 ///
-/// Does nothing on architectures other than x86-64, where a thread has no access to the word of
-/// another thread. There, only libc's handler of SIGCANCEL acts on the request.
+/// On architectures other than x86-64, does nothing, because a thread has no access there to the
+/// word of another thread. On these architectures, only libc's handler of SIGCANCEL acts on the
+/// request.
 ///
 /// # Safety
 ///
@@ -223,9 +233,12 @@ pub unsafe fn request(thread: libc::pthread_t) {
 
 /// Handles SIGCANCEL. Returns true if libc's handler, which may end the thread, may run.
 ///
-/// Returns false if the signal interrupted a section (a part of the library that no signal handler
-/// of the program interrupts), if the thread has a request in its word but has disabled
-/// cancellation, or if this function has moved the thread to the end of `cancellable`.
+/// Returns false in these cases:
+///
+/// * The signal interrupted a section (a part of the library that no signal handler of the program
+///   interrupts).
+/// * The thread has a request in its word, but has disabled cancellation.
+/// * This function has moved the thread to the end of `cancellable`.
 ///
 /// # Safety
 ///

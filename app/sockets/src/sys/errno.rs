@@ -1,5 +1,5 @@
-//! Error numbers (errno). The crate `tidelane-client`, on which this crate depends, reports why a
-//! connection ended as a cause instead of an errno.
+//! Error numbers (errno). This crate depends on the crate `tidelane-client`, which reports the end
+//! of a connection with a cause (`close_cause`), not with an errno.
 
 use tidelane_abi::close_cause;
 
@@ -15,7 +15,7 @@ pub type Handled<T = usize> = Option<Result<T, Errno>>;
 /// The result of a call that the library leaves to the kernel.
 pub const TO_KERNEL: Handled = None;
 
-/// Returns a failed call with this error number.
+/// Returns the result of a call that failed with the error number `number`.
 pub(crate) fn fail<T>(number: i32) -> Handled<T> {
     Some(Err(Errno(number)))
 }

@@ -14,9 +14,9 @@ pub(crate) fn seek(fd: RawFd, offset: i64, whence: i32) -> Result<usize, Errno> 
     )
 }
 
-/// Reads from `offset` with `preadv` into two parts of a circular send buffer in shared memory,
-/// which the service (the process `tidelaned`) may read at the same time. Returns the number of
-/// bytes, 0 at the end of the file.
+/// Reads a file from byte `offset` with `preadv`, into two parts of a circular send buffer in
+/// shared memory. The service (the process `tidelaned`) may read this memory at the same time.
+/// Returns the number of bytes read, 0 at the end of the file.
 pub(crate) fn pread_shared(fd: RawFd, into: [&[AtomicU8]; 2], offset: i64) -> Result<usize, Errno> {
     let run = |bytes: &[AtomicU8]| libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
@@ -36,7 +36,8 @@ pub(crate) fn pread_shared(fd: RawFd, into: [&[AtomicU8]; 2], offset: i64) -> Re
     unsafe { call(libc::SYS_preadv, args) }
 }
 
-/// Reads from `offset` with `pread`. Returns the number of bytes, 0 at the end of the file.
+/// Reads a file from byte `offset` with `pread`. Returns the number of bytes read, 0 at the end of
+/// the file.
 pub(crate) fn pread(fd: RawFd, into: &mut [u8], offset: i64) -> Result<usize, Errno> {
     let args = [
         fd as usize,
@@ -50,8 +51,8 @@ pub(crate) fn pread(fd: RawFd, into: &mut [u8], offset: i64) -> Result<usize, Er
     unsafe { call(libc::SYS_pread64, args) }
 }
 
-/// Reads from a pipe with `read`, and waits for bytes unless the pipe is non-blocking. The call is
-/// a cancellation point. Returns the number of bytes, 0 at the end of the stream.
+/// Reads from a pipe with `read`. If the pipe is blocking, waits for bytes. The call is a
+/// cancellation point. Returns the number of bytes read, 0 at the end of the stream.
 pub(crate) fn read_waiting(pipe: RawFd, into: &mut [u8]) -> Result<usize, Errno> {
     let pointer = into.as_mut_ptr() as usize;
     let args = [pipe as usize, pointer, into.len(), 0, 0, 0];
@@ -59,8 +60,8 @@ pub(crate) fn read_waiting(pipe: RawFd, into: &mut [u8]) -> Result<usize, Errno>
     unsafe { cancellation_unsafe::call(libc::SYS_read, args) }
 }
 
-/// Writes to a pipe with `write`, and waits for room unless the pipe is non-blocking. The call is a
-/// cancellation point. Returns the number of bytes.
+/// Writes to a pipe with `write`. If the pipe is blocking, waits for room. The call is a
+/// cancellation point. Returns the number of bytes written.
 pub(crate) fn write_waiting(pipe: RawFd, bytes: &[u8]) -> Result<usize, Errno> {
     let args = [pipe as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0];
     // SAFETY: `bytes` is live and has the given length.

@@ -2,14 +2,14 @@
 
 use std::{fmt, io::Write, os::fd::RawFd};
 
-/// The number of standard error.
+/// The descriptor of standard error.
 const STANDARD_ERROR: RawFd = 2;
 /// Largest length of a line in bytes, with its newline.
 const LINE_MAX: usize = 256;
 
-/// Prints a line with one system call. Prints nothing if standard error is a TCP socket, as in
-/// servers that run a child for each connection, because the line would go to the peer or raise
-/// SIGPIPE.
+/// Prints a line with one system call. If standard error is a TCP socket, prints nothing, because
+/// the line would go to the peer or raise SIGPIPE. Standard error is a TCP socket, for example, in
+/// the children of a server that runs a child for each connection.
 pub(crate) fn line(text: fmt::Arguments<'_>) {
     let protocol = super::socket_int(STANDARD_ERROR, libc::SOL_SOCKET, libc::SO_PROTOCOL);
     if protocol == Ok(libc::IPPROTO_TCP) {
@@ -19,8 +19,8 @@ pub(crate) fn line(text: fmt::Arguments<'_>) {
     let _ = super::write_bytes(STANDARD_ERROR, &bytes[..len]);
 }
 
-/// Formats a line with its newline, without allocation. Returns the bytes and their number.
-/// Truncates a line that does not fit.
+/// Formats a line: a prefix, `text`, and a newline. Does not allocate. Truncates a line that is
+/// longer than [`LINE_MAX`]. Returns an array that begins with the line, and the line's length.
 fn formatted(text: fmt::Arguments<'_>) -> ([u8; LINE_MAX], usize) {
     let mut bytes = [0; LINE_MAX];
     let mut rest = &mut bytes[..LINE_MAX - 1];

@@ -4,7 +4,8 @@
 //! The program's signal handlers do not run while their thread holds a lock (`section_unsafe`). A
 //! few handlers run nevertheless, such as handlers of SIGSEGV and one-shot handlers (SA_RESETHAND).
 //! If one of these handlers tries to take a lock that its own thread holds, [`Lock::lock`] ends the
-//! process and [`Lock::enter`] returns `None`. The lock records its owner, so neither deadlocks.
+//! process and [`Lock::enter`] returns `None`. The lock records its owner, so neither of these
+//! functions deadlocks.
 
 use std::{
     cell::UnsafeCell,
@@ -16,7 +17,8 @@ use std::{
 use super::{Rank, Section, order::Held};
 use crate::sys;
 
-/// Number of attempts after which the thread yields the CPU, in case the owner waits for this CPU.
+/// Number of attempts to take a lock after which the thread yields the CPU, in case the lock's
+/// owner waits for this CPU.
 const SPINS_MAX: u32 = 100;
 
 /// A spin lock that records its owner, so that a thread that already holds the lock does not
@@ -52,8 +54,9 @@ impl<T> Lock<T> {
     /// # Panics
     ///
     /// Aborts the process if this thread already holds the lock, which is possible in a signal
-    /// handler that interrupted the thread. Debug builds panic if the thread takes the lock against
-    /// the lock order, as in [`enter`](Self::enter) and [`lock_of_new`](Self::lock_of_new).
+    /// handler that interrupted the thread. In debug builds, this function, [`enter`](Self::enter)
+    /// and [`lock_of_new`](Self::lock_of_new) panic if the thread takes the lock against the lock
+    /// order.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         match self.enter() {
@@ -99,7 +102,8 @@ impl<T> Lock<T> {
         Guard::new(self, held, section)
     }
 
-    /// Takes the lock if the lock is free, regardless of the lock order. Returns `None` otherwise.
+    /// Takes the lock if the lock is free, and otherwise returns `None`. The lock order does not
+    /// matter here, because this function does not wait.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         let section = Section::enter();
@@ -141,7 +145,8 @@ impl<T> Lock<T> {
     }
 
     /// Releases the lock in a child after fork, where the lock's owner may not exist, and replaces
-    /// the value. The old value is not dropped, because the owner may have been changing it.
+    /// the value. The old value is not dropped, because the owner may have been changing the value
+    /// at the time of the fork.
     pub fn reset_after_fork(&self, value: T) {
         // SAFETY: the child has one thread, which runs the fork handler and does not hold this
         // lock's guard. `write` does not drop the old value.

@@ -2,7 +2,7 @@
 //! cannot deadlock. Debug builds check the order.
 
 /// A lock's position in the lock order: a thread that holds a lock takes only locks of higher rank.
-/// `Lock::try_lock` and `Lock::lock_of_new` allow exceptions.
+/// The variants are in ascending order. `Lock::try_lock` and `Lock::lock_of_new` allow exceptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Rank {
@@ -36,7 +36,8 @@ mod checked {
         HELD.with(|held| held[lowest..].iter().map(Cell::get).sum())
     }
 
-    /// The record that this thread holds a lock of some rank, until the value is dropped.
+    /// The record that this thread holds a lock of this rank. The record ends when the value is
+    /// dropped.
     #[derive(Debug)]
     pub struct Held(Rank);
 
@@ -70,8 +71,9 @@ mod checked {
             Self::new_unordered(rank)
         }
 
-        /// Records that this thread holds a lock of `rank`, without checking the order. For
-        /// `try_lock`, which does not wait for the lock and therefore cannot deadlock.
+        /// Records that this thread holds a lock of `rank`, without checking the order.
+        /// `try_lock` uses this function: it does not wait for the lock, and therefore cannot
+        /// deadlock.
         pub fn new_unordered(rank: Rank) -> Self {
             HELD.with(|held| held[rank as usize].set(held[rank as usize].get() + 1));
             Self(rank)

@@ -2,7 +2,7 @@
 //! handler of the program interrupts.
 //!
 //! A handler may use sockets, fork, allocate, or jump out of the interrupted call. A handler that
-//! ran within a section would find locks that its own thread holds, and half-changed memory. The
+//! ran within a section would find locks that its own thread holds, and half-changed data. The
 //! library therefore installs its own handler in front of the program's handlers (`signals_unsafe`
 //! in the crate `tidelane-preload`). The library's handler defers a signal that arrives within a
 //! section to the end of the section. Two kinds of handlers also run within a section: one-shot
@@ -29,11 +29,14 @@ struct SectionState {
     depth: AtomicU32,
     /// Not zero after a signal was deferred. All signals that a section can defer are then blocked.
     deferred: AtomicU32,
-    /// The signal mask before the signals were blocked.
+    /// The thread's signal mask before the library's handler blocked the signals that a section can
+    /// defer. `deliver` restores this mask.
     mask: AtomicU64,
     /// The state of a request of `pthread_cancel`: see `cancellation_unsafe`.
     cancellation: AtomicU32,
-    /// The number of the thread's own channel plus one, or 0: see `service::thread_channels`.
+    /// The number of the thread's own channel (rings and a doorbell that this process shares with
+    /// the service) plus one, or 0 if the thread has no own channel: see
+    /// `service::thread_channels`.
     channel: AtomicU32,
 }
 
@@ -102,7 +105,8 @@ pub(super) fn cancellation() -> &'static AtomicU32 {
     &state().cancellation
 }
 
-/// Returns the word in which the calling thread keeps the number of its own channel plus one, or 0.
+/// Returns the word in which the calling thread keeps the number of its own channel plus one. The
+/// word is 0 if the thread has no own channel.
 #[inline]
 pub(crate) fn channel_word() -> &'static AtomicU32 {
     &state().channel
@@ -232,8 +236,8 @@ pub(crate) fn suspended<R>(sleep: impl FnOnce() -> Result<R, Errno>) -> Result<R
     result
 }
 
-/// Defers a signal if it interrupted a section. Returns true if the signal was deferred: the
-/// library's handler then returns without calling the program's handler.
+/// Defers a signal if it interrupted a section. Returns true if the signal was deferred. The caller
+/// is the library's handler, which then returns without calling the program's handler.
 ///
 /// # Safety
 ///
@@ -269,7 +273,8 @@ pub unsafe fn defer_signal(
     // SAFETY: as above. The kernel takes the mask over when the handler returns.
     unsafe {
         // This handler may have interrupted another call of this function before that call blocked
-        // the signals. The interrupted call then replaces this value by the thread's original mask.
+        // the signals. In this case, the interrupted call later replaces this value by the thread's
+        // original mask.
         state.mask.store(*mask, Ordering::Relaxed);
         *mask |= all();
     }

@@ -2,12 +2,12 @@
 
 use std::{ptr, sync::atomic::AtomicU32};
 
-/// An array of `N` shared words, which stay mapped as long as the process lives.
+/// An array of `N` shared words of 32 bits, which stay mapped as long as the process lives.
 #[derive(Debug)]
 pub(crate) struct SharedWords<const N: usize>(&'static [AtomicU32; N]);
 
 impl<const N: usize> SharedWords<N> {
-    /// Maps `N` words, initially zero. Returns `None` if there is no memory.
+    /// Maps `N` words, initially zero. Returns `None` if the kernel refuses the mapping.
     pub(crate) fn new() -> Option<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;

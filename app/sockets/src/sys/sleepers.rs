@@ -2,15 +2,15 @@
 //! ring the doorbell.
 //!
 //! ```text
-//! sleeper:  announce -> check the rings and the ready list -> sleep -> leave
+//! sleeper:  announce -> check for events -> sleep -> leave
 //! waker:                store the event -> wake
 //! ```
 //!
-//! No event is missed: either the sleeper finds the event at its last check, or the waker finds the
-//! sleeper and rings the doorbell. Threads that sleep in the same kernel epoll instance share one
-//! edge of the doorbell, so a ring wakes only one of them. A thread that wakes up without handling
-//! all events calls `wake` again for the next thread. `tests/loom.rs` checks this protocol in every
-//! order of the steps.
+//! No event is missed: either the sleeper finds the event when it checks after the announcement, or
+//! the waker finds the announcement and rings the doorbell. Threads that sleep in the same kernel
+//! epoll instance share one edge of the doorbell, so a ring wakes only one of them. A thread that
+//! wakes up without handling all events calls `wake` again for the next thread. `tests/loom.rs`
+//! checks this protocol in every order of the steps.
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -34,12 +34,12 @@ impl Sleepers {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Ends the sleep of this thread. Returns true if other threads still sleep.
+    /// Ends the sleep of this thread. Returns true if other threads still sleep or are about to.
     pub fn leave(&self) -> bool {
         self.0.fetch_sub(1, Ordering::SeqCst) > 1
     }
 
-    /// Returns the number of threads that sleep, or are about to.
+    /// Returns the number of threads that sleep or are about to sleep.
     pub fn count(&self) -> u32 {
         self.0.load(Ordering::SeqCst)
     }

@@ -3,7 +3,9 @@
 /// A list whose first element is stored inline, so that one element needs no allocation.
 #[derive(Clone, Debug)]
 pub(crate) struct SmallVec<T> {
+    /// The first element. `None` if the list is empty.
     first: Option<T>,
+    /// The other elements.
     more: Vec<T>,
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 /// An `Option<&'static T>` that threads load and store atomically.
 ///
-/// `None` is all zero bytes, so that a large static array of cells only uses memory for the pages
+/// `None` is all zero bytes, so that a large static array of cells uses memory only for the pages
 /// in which a cell was written.
 #[derive(Debug)]
 #[repr(transparent)]
@@ -39,8 +39,8 @@ impl<T: Sync> StaticCell<T> {
         unsafe { pointer.as_ref() }
     }
 
-    /// Stores a reference if the cell is empty. Returns the reference that the cell then has, so
-    /// that all threads that fill an empty cell get the same reference.
+    /// Stores a reference if the cell is empty. Returns the reference that is in the cell
+    /// afterwards. If several threads fill an empty cell, all of them get the same reference.
     pub fn fill(&self, value: &'static T) -> &'static T {
         let new = as_pointer(Some(value));
         let (filled, read) = (Ordering::AcqRel, Ordering::Acquire);
@@ -54,7 +54,7 @@ impl<T: Sync> StaticCell<T> {
             .unwrap_or(value)
     }
 
-    /// Empties the cell if the cell refers to `value`, in one step.
+    /// Empties the cell if the cell refers to `value`. The test and the change are one atomic step.
     pub fn clear(&self, value: &'static T) {
         let old = as_pointer(Some(value));
         let (cleared, read) = (Ordering::AcqRel, Ordering::Acquire);

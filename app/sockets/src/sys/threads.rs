@@ -27,8 +27,8 @@ pub(crate) fn raise(signal: i32) {
     let _ = send(thread_id(), signal);
 }
 
-/// Sends `signal`, or nothing for 0, to a thread of this process. Returns ESRCH if there is no such
-/// thread.
+/// Sends `signal` to the thread with the id `thread` of this process. If `signal` is 0, only checks
+/// that the thread exists. Returns ESRCH if the process has no thread with this id.
 fn send(thread: i32, signal: i32) -> Result<usize, Errno> {
     call3(
         libc::SYS_tgkill,

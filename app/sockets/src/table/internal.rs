@@ -1,5 +1,7 @@
-//! The library's own descriptors, and the range of all descriptors that were ever tracked or the
-//! library's own. The library is `libtidelane.so`, which contains this crate.
+//! The library's own descriptors, and a range that contains each descriptor that has ever been
+//! tracked or has ever belonged to the library. The library is `libtidelane.so`, which contains
+//! this crate. A descriptor of the program is tracked if the library knows its socket or epoll
+//! instance.
 
 use std::{
     os::fd::RawFd,
@@ -8,11 +10,12 @@ use std::{
 
 use super::DESCRIPTORS_MAX;
 
-/// One bit for each descriptor, which is set if the descriptor is the library's own. A call of the
-/// program that closes a range of descriptors leaves these descriptors open.
+/// One bit for each descriptor, which is set if the descriptor is the library's own. If the program
+/// closes a range of descriptors, the library's own descriptors in the range stay open.
 static INTERNAL: [AtomicU64; DESCRIPTORS_MAX / 64] =
     [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64];
-/// The highest descriptor that was ever tracked or the library's own, plus one. Initially 0.
+/// The highest descriptor that has ever been tracked or has ever belonged to the library, plus one.
+/// Initially 0.
 static DESCRIPTOR_END: AtomicI32 = AtomicI32::new(0);
 
 /// Returns true if the descriptor belongs to the library itself.
@@ -24,8 +27,8 @@ pub fn is_internal(fd: RawFd) -> bool {
         .is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (fd % 64)) != 0)
 }
 
-/// Returns a range that contains all tracked descriptors and all of the library's own. The range
-/// may contain many other descriptors.
+/// Returns a range that contains all tracked descriptors and all of the library's own descriptors.
+/// The range may contain many other descriptors.
 pub(crate) fn descriptors() -> std::ops::Range<RawFd> {
     0..DESCRIPTOR_END.load(Ordering::Acquire)
 }
@@ -45,8 +48,8 @@ pub(crate) fn set_internal(fd: RawFd, internal: bool) {
     }
 }
 
-/// Records that the descriptor is tracked or the library's own: extends the range that
-/// `descriptors` returns.
+/// Extends the range that `descriptors` returns, so that the range contains `fd`. The caller has
+/// begun to track `fd`, or has marked it as the library's own.
 pub(super) fn note_descriptor(fd: RawFd) {
     DESCRIPTOR_END.fetch_max(fd + 1, Ordering::AcqRel);
 }

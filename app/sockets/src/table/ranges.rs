@@ -1,5 +1,6 @@
-//! The ranges of descriptors that `close_range` has to close: all except the library's own. The
-//! library is `libtidelane.so`, which contains this crate.
+//! The ranges of descriptors that a call of `close_range` has to close: all descriptors in the
+//! caller's range except the library's own. The library is `libtidelane.so`, which contains this
+//! crate. A descriptor of the program is tracked if the library knows its socket or epoll instance.
 
 use std::os::fd::RawFd;
 
@@ -8,7 +9,7 @@ use super::{descriptors, is_internal};
 /// One step of a `close_range`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CloseRangeStep {
-    /// The caller has to stop tracking this descriptor, if it is tracked.
+    /// If this descriptor is tracked, the caller has to stop tracking it.
     Forget(RawFd),
     /// The caller has to let the kernel close the descriptors from the first to the last, both
     /// included.
@@ -21,8 +22,8 @@ pub(crate) fn close_range_steps(first: u32, last: u32, each: impl FnMut(CloseRan
     split(first..=last, descriptors(), is_internal, each);
 }
 
-/// Does the work of `close_range_steps`. `known` contains all descriptors that are tracked or the
-/// library's own.
+/// Does the work of `close_range_steps`. The range `known` contains all tracked descriptors and all
+/// of the library's own descriptors.
 fn split(
     range: std::ops::RangeInclusive<u32>,
     known: std::ops::Range<RawFd>,

@@ -84,8 +84,8 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// Returns a sequence of requests for `keys` objects. `set_percent` percent of the requests
-    /// store an object, and the others read one.
+    /// Returns a sequence of requests for `keys` objects. On average, `set_percent` percent of the
+    /// requests store an object. The other requests read an object.
     pub fn new(keys: usize, set_percent: u8) -> Self {
         Self {
             state: 0x9e37_79b9_7f4a_7c15,
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(items.answer(Operation::Get(1)), answer);
         assert_eq!(items.answer(Operation::Set(1)), b"STORED\r\n");
         let other = items.answer(Operation::Get(0));
-        assert_ne!(&other[27..30], value, "values of two keys differ");
+        assert_ne!(&other[27..30], value, "two keys have the same value");
     }
 
     #[test]

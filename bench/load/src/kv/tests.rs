@@ -1,4 +1,4 @@
-//! Tests of the key-value client. Most tests use a small server that runs on a thread of the test.
+//! Tests of the key-value client. Some tests use a small server that runs on a thread of the test.
 
 use std::{
     collections::HashMap,

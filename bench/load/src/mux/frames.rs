@@ -1,5 +1,6 @@
-//! The frames of the load `mux`: one TCP segment for each mux port. A mux port is a pair of packet
-//! rings through which a program with a TCP/IP stack of its own shares the NIC.
+//! The frames of `tidelane-load mux`: one TCP segment for each mux port. A mux port is a pair of
+//! packet rings, through which a program with a TCP/IP stack of its own uses a NIC that it shares
+//! with other programs.
 
 use std::{io, sync::Arc};
 
@@ -15,7 +16,7 @@ const FCS_LEN: usize = 4;
 /// TCP port of the peer.
 const PEER_PORT: u16 = 9;
 
-/// One frame for each mux port. Clones share the frames.
+/// One frame for each mux port of a mux thread. Clones share the frames.
 #[derive(Clone)]
 pub struct Frames {
     /// Link address of the interface.
@@ -24,9 +25,10 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Builds a frame for each mux port. The mux port sends the frame or, for
-    /// [`Direction::Receive`], receives the frame from the NIC. If this program sends without a mux
-    /// (`--bare`), the mux ports are those of the peer, and each receives its frame.
+    /// Builds a frame for each mux port. For [`Direction::Receive`], the mux port receives the
+    /// frame from the NIC. For the other directions, the mux port sends the frame. If this program
+    /// sends without a mux (`--bare`), the mux ports belong to a mux at the peer, and receive the
+    /// frames.
     pub fn new(options: &Options) -> io::Result<Self> {
         let mac = parse_mac(&options.mac)?;
         let peer_mac = parse_mac(&options.peer_mac)?;
@@ -63,7 +65,7 @@ impl Frames {
         })
     }
 
-    /// Returns the frame of mux port `at`, modulo the number of ports.
+    /// Returns the frame of the mux port with the index `at` modulo the number of mux ports.
     #[inline]
     pub fn of(&self, at: usize) -> &[u8] {
         &self.frames[at % self.frames.len()]

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use tidelane_packet_io::{Burst, Capabilities, PacketIo, TxChecksum};
 
-/// Number of transmit frames, as in the UMEM of an AF_XDP socket.
+/// Number of transmit frames.
 const TX_FRAMES: usize = 2048;
 /// Length of a frame's memory in bytes.
 const FRAME_LEN: usize = 2048;
-/// Least number of distinct trains of frames in memory that the NIC delivers in turn. A few frames
-/// would stay in the first-level cache, unlike the frames of a real NIC.
+/// Least number of trains in memory that the NIC delivers in turn. A train is a number of
+/// successive frames for the same mux port. A few frames would stay in the first-level cache,
+/// unlike the frames of a real NIC.
 const RX_TRAINS_MIN: usize = 1024;
 
 /// A NIC without an interface. Sent frames are overwritten, and received frames repeat.
@@ -35,8 +36,8 @@ pub struct MemoryBurst {
 }
 
 impl MemoryNic {
-    /// Makes a NIC that delivers the frames `arriving` in turn, in trains of `train` frames. The
-    /// NIC delivers no frame if the list is empty.
+    /// Makes a NIC that delivers the frames `arriving` in turn. `arriving` consists of trains of
+    /// `train` frames each. If `arriving` is empty, the NIC delivers no frame.
     pub fn new(arriving: Vec<Vec<u8>>, train: usize) -> Self {
         let times = match arriving.len() {
             0 => 0,

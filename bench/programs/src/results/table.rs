@@ -99,8 +99,8 @@ fn line(row: &Row) -> String {
     )
 }
 
-/// Returns the columns of a load: request, requests per second, ratio, 99th percentiles, and CPU
-/// time.
+/// Returns the columns of a load: request, requests per second, ratio of Tidelane's rate to the
+/// kernel's rate, 99th percentiles, and CPU time.
 pub fn load_columns(load: Option<&LoadRow>) -> [String; 5] {
     let Some(load) = load else {
         return ["none", "", "", "", ""].map(str::to_owned);
@@ -127,7 +127,8 @@ pub fn load_columns(load: Option<&LoadRow>) -> [String; 5] {
     ]
 }
 
-/// Appends a line to `text` for each different reason for which cells of a program did not pass.
+/// Appends to `text` a line for each reason for which cells of a program did not pass. Cells with
+/// equal reasons share a line. If the load failed, appends a line with the reason for this failure.
 fn findings(row: &Row, text: &mut String) {
     let mut notes: Vec<(String, String)> = Vec::new();
     for placed in row

@@ -7,8 +7,8 @@ use super::{Cases, Verdict, add_verdict};
 pub fn read(text: &str, named: bool) -> Cases {
     let mut cases = Cases::new();
     for line in text.lines() {
-        // A test program that skips all its cases prints `1..0`, for which `prove` prints
-        // `skipped`.
+        // A test program that skips all its cases prints `1..0`. `prove` then prints `skipped`. The
+        // program counts as one skipped case with the name `all`.
         if line.starts_with("1..0") || line.contains(" .. skipped: ") {
             add_verdict(&mut cases, "all", Verdict::Skipped);
         }

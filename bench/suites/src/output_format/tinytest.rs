@@ -3,7 +3,8 @@
 
 use super::{Cases, Verdict};
 
-/// Parses the output of the test program. If a case occurs several times, its last result counts.
+/// Parses the output of the test program. If a case occurs several times, the result of its last
+/// run counts.
 pub fn read(text: &str) -> Cases {
     let mut cases = Cases::new();
     let mut current = None;

@@ -15,8 +15,8 @@ pub fn read(text: &str) -> Cases {
         if let Some(rest) = after_any(line, &["FAIL: ", "ERROR: "]) {
             failed.extend(name(rest));
         } else if line.starts_with("Ran ") && line.contains(" test") {
-            // The run has ended. A case whose result was not found has passed, unless the summary
-            // lists it as failed.
+            // The run has ended. A case whose result was not found counts as passed. If the summary
+            // lists the case as failed, the end of this function corrects the verdict.
             for case in begun.drain(..) {
                 record_if_absent(&mut cases, &case, Verdict::Passed);
             }
@@ -37,20 +37,22 @@ pub fn read(text: &str) -> Cases {
     cases
 }
 
-/// Records a verdict for a case whose result was not found.
+/// Records `verdict` for `case` if the result of the case was not found.
 fn record_if_absent(cases: &mut Cases, case: &str, verdict: Verdict) {
     if let Some(lost @ Verdict::Lost) = cases.get_mut(case) {
         *lost = verdict;
     }
 }
 
-/// Returns the text after the first of `heads` with which the line starts.
+/// Returns the rest of the line after the first of `heads` that the line starts with. Returns
+/// `None` if the line starts with none of them.
 fn after_any<'a>(line: &'a str, heads: &[&str]) -> Option<&'a str> {
     heads.iter().find_map(|head| line.strip_prefix(head))
 }
 
 /// Returns the dotted name in `test_x (test.test_socket.Class.test_x)`, without the package `test`.
-/// Appends the method to the name that older versions print: `test_x (test.test_socket.Class)`.
+/// Older versions of Python print `test_x (test.test_socket.Class)`. The method is then appended to
+/// the name.
 fn name(line: &str) -> Option<String> {
     let (method, rest) = line.split_once(" (")?;
     let (dotted, _) = rest.split_once(')')?;
@@ -66,9 +68,9 @@ fn name(line: &str) -> Option<String> {
     })
 }
 
-/// Returns the result at the end of this line. The result may follow printed text without a space
-/// if the line is short and has no `: `. A line that is long or has `: ` is taken for a log
-/// message.
+/// Returns the result at the end of this line. The result is the whole line, or follows `... `. In
+/// a line of fewer than 200 bytes without `: `, the result may also follow other text, even without
+/// a space. A longer line, or a line with `: `, is taken for a log message if it ends in this way.
 fn ended(line: &str) -> Option<Verdict> {
     let (_, tail) = line.rsplit_once("... ").unwrap_or(("", line));
     let words = [

@@ -48,11 +48,13 @@ pub fn text(kept: &Kept) -> String {
     text
 }
 
-/// Returns the line of a suite in the table, or in the list of suites that were not run.
+/// Returns the line of a row: a line of the table, or a line of the list of suites that were not
+/// run.
 pub fn line(row: &Row) -> String {
     if let Some(why) = &row.skipped {
         return format!("* {}{}: {why}\n", row.title, options(row));
     }
+    // The number of cases that passed only on one stack: the kernel (0) or Tidelane (1).
     let only = |index: usize| {
         let of = |finding: &&Finding| verdicts(finding)[index] == Verdict::Passed;
         let all = row.differ.iter().filter(of).count();
@@ -77,7 +79,7 @@ pub fn line(row: &Row) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// Returns the text for the share of accelerated connections.
+/// Returns the text for the share of the connections that the service opened.
 fn share(opens: Opens) -> String {
     let all = opens.kernel + opens.service;
     match opens.share() {
@@ -86,7 +88,7 @@ fn share(opens: Opens) -> String {
     }
 }
 
-/// Returns the options of `tidelane run` in parentheses, or an empty text.
+/// Returns the options of `tidelane run` in parentheses, or an empty text if there are none.
 fn options(row: &Row) -> String {
     if row.run_options.is_empty() {
         String::new()
@@ -95,10 +97,12 @@ fn options(row: &Row) -> String {
     }
 }
 
+/// Returns the verdicts on the kernel and on Tidelane.
 fn verdicts(finding: &Finding) -> [Verdict; 2] {
     [finding.kernel, finding.tidelane]
 }
 
+/// Returns the word that the table uses for a verdict.
 fn word(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Skipped => "skipped",
@@ -122,6 +126,7 @@ pub fn findings(row: &Row) -> String {
             "* {title}: `{case}`: kernel {kernel}, Tidelane {ours}: {why}"
         );
     }
+    // Headings, each with the names of its cases.
     let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
     for finding in &row.passed_on_neither {
         let [kernel, ours] = verdicts(finding).map(word);
@@ -153,7 +158,7 @@ pub fn findings(row: &Row) -> String {
     text
 }
 
-/// Adds `case` to the group with this heading.
+/// Adds `case` to the group with the heading `head`.
 fn add<'a>(groups: &mut Vec<(String, Vec<&'a str>)>, head: String, case: &'a str) {
     match groups.iter_mut().find(|(known, _)| *known == head) {
         Some((_, cases)) => cases.push(case),

@@ -1,7 +1,7 @@
-//! Replacements for parts of the service's daemon (`tidelaned`): a core that runs on its caller's
-//! thread instead of a polling thread, a wire between two hosts, and a demux that only stores
-//! claims. The real demux is an XDP program, which passes the packets of claimed ports to the
-//! service.
+//! Replacements for parts around the service's own code: a core that runs on its caller's thread
+//! instead of a polling thread of the daemon `tidelaned`, a wire between two hosts, and a demux
+//! that only stores claims. The real demux is an XDP program, which passes the packets of claimed
+//! ports to the service.
 
 use std::{
     collections::BTreeSet,
@@ -18,9 +18,9 @@ use tidelane_time::Instant;
 use tidelane_wire::{IpAddress, MacAddress};
 use tidelaned::core_link::{Call, CoreLink};
 
-/// Number of frames of one direction of a NIC in memory, whether free or in use.
+/// Number of frames, free or in use, in one direction of a NIC in memory.
 const FRAMES: u32 = 64;
-/// First port of the kernel's ephemeral range.
+/// First port of the kernel's default ephemeral range.
 const EPHEMERAL_MIN: u16 = 32_768;
 
 /// A core: a host (the TCP/IP stack of one core) with its clock.
@@ -37,8 +37,8 @@ pub struct OwnCore {
 pub struct Link(Arc<Mutex<OwnCore>>);
 
 impl Link {
-    /// Creates a core whose host has `address`. Returns the link, and the far end of the host's NIC
-    /// in memory.
+    /// Creates a core whose host has `address`. Returns the link to the core, and the far end of
+    /// the host's NIC in memory.
     pub fn new(address: [u8; 4], mac: MacAddress, now: Instant) -> (Self, MemPort) {
         let (near, far) = MemPort::pair(MemConfig {
             frames: FRAMES,
@@ -134,8 +134,9 @@ impl ClaimSet {
         self.lock().clone()
     }
 
-    /// Returns the claims on ports that programs chose. All other claims are on ephemeral ports,
-    /// which the kernel chose and the service keeps for later connections.
+    /// Returns the claims on ports below the ephemeral range, which programs chose. The kernel
+    /// chose the ports of the other claims, and the service keeps these ports for later
+    /// connections.
     pub fn own_claims(&self) -> Vec<Claim> {
         let claims = self.claims().into_iter();
         claims.filter(|claim| claim.port < EPHEMERAL_MIN).collect()

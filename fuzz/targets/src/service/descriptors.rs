@@ -83,8 +83,9 @@ impl Kind {
     ];
 
     /// Returns true if this kind of descriptor permits the claim that a message of the kind
-    /// `message` asks for. RESERVE permits even a socket that shares the victim's port, because the
-    /// claim of RESERVE takes no packet for which the kernel has a socket.
+    /// `message` (LISTEN, CLAIM_TUPLE or RESERVE) asks for. Even a socket that shares the victim's
+    /// port permits RESERVE, because the claim of RESERVE takes no packet for which the kernel has
+    /// a connection or a listener.
     pub fn permits(self, message: u32) -> bool {
         match message {
             message::LISTEN => {
@@ -98,8 +99,8 @@ impl Kind {
     }
 }
 
-/// The attackers' descriptors. The sockets that belong to the victim's port or connection come from
-/// the scene. Every other descriptor is created on first use.
+/// The attackers' descriptors. The scene (the service and the programs of one input) creates the
+/// sockets of the victim's port and connection. Every other descriptor is created on first use.
 #[derive(Default)]
 pub struct Descriptors(Vec<(Kind, Vec<OwnedFd>)>);
 
@@ -110,7 +111,7 @@ impl Descriptors {
     }
 
     /// Returns the descriptor of this kind. Returns `None` if the kernel refuses to create the
-    /// descriptor, or if the descriptor comes from the scene and does not exist.
+    /// descriptor, or if the scene created the descriptor and [`close`](Self::close) closed it.
     pub fn get(&mut self, namespace: &TestNamespace, kind: Kind) -> Option<BorrowedFd<'_>> {
         let known = self.0.iter().position(|(known, _)| *known == kind);
         let at = match known {
@@ -129,7 +130,8 @@ impl Descriptors {
     }
 }
 
-/// Creates a descriptor of this kind, the first of the result. The others must stay open with it.
+/// Creates a descriptor of this kind, and returns it as the first descriptor of the list. The rest
+/// of the list (the read end of a pipe) must stay open as long as the first descriptor.
 fn make(namespace: &TestNamespace, kind: Kind) -> io::Result<Vec<OwnedFd>> {
     let one = |fd: OwnedFd| Ok(vec![fd]);
     match kind {
@@ -173,7 +175,7 @@ fn make(namespace: &TestNamespace, kind: Kind) -> io::Result<Vec<OwnedFd>> {
             Ok(vec![writer.into(), reader.into()])
         }
         Kind::Memory => one(memfd_create("tidelane-fuzz", MemfdFlags::CLOEXEC)?),
-        // The scene adds the sockets of the victim, if they exist.
+        // The scene creates these sockets. The function is called only after they were closed.
         Kind::SharesVictim | Kind::Accepted | Kind::Connected => {
             Err(io::ErrorKind::NotFound.into())
         }

@@ -1,5 +1,5 @@
-//! The programs of a scene: the victim and its attackers, which are programs of one Tidelane
-//! service, and the peer at the other end of the link.
+//! The programs of a scene (one input of the fuzzer). The victim and its attackers are programs of
+//! one Tidelane service. The peer is a program on the host at the other end of the link.
 
 use std::{io, net::TcpListener, os::fd::AsFd, sync::Arc};
 
@@ -27,11 +27,11 @@ pub const MACS: [MacAddress; 2] = [
     MacAddress([2, 0, 0, 0, 0, 1]),
     MacAddress([2, 0, 0, 0, 0, 2]),
 ];
-/// Number of consecutive secret bytes that cannot be a coincidence.
+/// Number of consecutive secret bytes that prove a leak, because a coincidence is too unlikely.
 pub const SECRET_RUN: usize = 8;
 
-/// Returns the byte at stream position `pos` of the data between the victim and its peer. Attackers
-/// never write these bytes.
+/// Returns the byte at stream position `pos` of the data between the victim and its peer. The data
+/// is the secret. The data that attackers send has other bytes.
 pub fn secret(pos: u32) -> u8 {
     0xe0 | (pos & 15) as u8
 }
@@ -62,13 +62,14 @@ pub fn holds_secret(bytes: &[u8]) -> bool {
 
 /// A program in a scene: its registration socket, its shared memory, and its connections.
 pub struct FuzzProgram {
-    /// Number of the program's session.
+    /// Number of the program's session (the service's record of the registration socket).
     pub session: u64,
     /// The program's end of the registration socket, before the answer to REGISTER.
     pub service: Option<Service>,
     /// The registered program, after the answer to REGISTER.
     pub program: Option<Program>,
-    /// Rings of the program's first context (the rings of one thread).
+    /// Rings of the program's first context. A context is one thread of a program, with the rings
+    /// over which the thread uses the service.
     pub rings: Option<Rings>,
     /// Connections of the program, the oldest first. Closed connections stay in the list.
     pub connections: Vec<Connection>,
@@ -207,7 +208,8 @@ impl Peer {
     }
 }
 
-/// Configures the addresses and the only route of a host.
+/// Sets the only address and the only route of a host. The prefix length of the route counts the
+/// 96 bits before the IPv4 address in its IPv6 form.
 pub fn set_network(host: &mut Host<MemPort>, now: Instant, own: [u8; 4]) {
     let source = IpAddress::from_v4(own);
     let on_link = Route {
@@ -219,8 +221,8 @@ pub fn set_network(host: &mut Host<MemPort>, now: Instant, own: [u8; 4]) {
     host.set_routes(now, vec![source], vec![on_link]);
 }
 
-/// Answers a host's neighbour requests. `more_ports` answers its requests for ports. Returns all
-/// other requests.
+/// Answers a host's neighbour requests. `more_ports` answers the host's requests for ports. Returns
+/// all other requests.
 pub fn answer_requests(
     link: &Link,
     mut more_ports: impl FnMut(&mut Host<MemPort>, Instant, IpAddress),
@@ -251,8 +253,8 @@ pub fn answer(service: &Service) -> Option<Result<Answer, Failure>> {
 }
 
 /// Maps the two memories of the mux port (a pair of packet rings to share the NIC) that an attacker
-/// has opened. Mapping seals the memories. The service refuses the attacker's claims of 3-tuples if
-/// the memories are not sealed.
+/// has opened. The mapping seals the memory that the attacker writes. Until this memory is sealed,
+/// the service refuses the attacker's claims of 3-tuples.
 pub fn seal(answer: &Answer) {
     for pair in answer.descriptors.chunks_exact(2).take(1) {
         let memories = [pair[0].as_fd(), pair[1].as_fd()];

@@ -1,4 +1,4 @@
-//! Queries that a scene makes to the kernel.
+//! Requests of a scene (one input of the fuzzer) to the kernel.
 
 use std::{
     fs,
@@ -13,14 +13,14 @@ use tidelane_steering::Claim;
 /// IP protocol number of UDP.
 const UDP: u8 = 17;
 
-/// Returns both ends of a registration socket. Both are nonblocking.
+/// Returns both ends of a registration socket. Both ends are nonblocking.
 pub fn pair() -> (OwnedFd, OwnedFd) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("descriptors")
 }
 
-/// Returns a registration socket whose other end is closed. A placeholder of the victim's program,
-/// which has no session with the service, holds the socket.
+/// Returns a registration socket whose other end is closed. While the victim registers, and
+/// after the victim's end, a `FuzzProgram` with this socket takes the victim's place in the scene.
 pub fn spare() -> Service {
     Service::over(pair().0).expect("a socket")
 }

@@ -40,8 +40,8 @@ use super::{
     test_namespace::{SERVICE, TestNamespace, bound},
 };
 
-/// Index of the interface that the service serves. The loopback interface has another index, so
-/// that a socket bound to loopback permits no claim.
+/// Index of the interface that the service serves. The loopback interface has another index, so a
+/// socket that is bound to the loopback interface (SO_BINDTODEVICE) permits no claim.
 const SERVED_IFINDEX: u32 = 77;
 /// Virtual time that passes in each step.
 const STEP: Duration = Duration::from_micros(20);
@@ -70,7 +70,7 @@ pub struct Scene<'g> {
     /// The peer, which is the other end of all connections.
     pub peer: Peer,
     victim: Victim,
-    /// Victim's and peer's end of the protected connection, and the number of secret bytes sent.
+    /// Protected connection: victim's end, peer's end, and secret bytes sent in each direction.
     protected: Option<(Connection, Connection, u32)>,
     /// The programs that the input controls.
     pub attackers: Vec<FuzzProgram>,
@@ -143,7 +143,7 @@ impl<'g> Scene<'g> {
     /// Registers the victim. The victim then listens and gets its first connection.
     fn open_victim(&mut self) {
         let mut victim = std::mem::replace(&mut self.victim.program, FuzzProgram::new(0, spare()));
-        assert!(self.register(&mut victim), "the victim is admitted");
+        assert!(self.register(&mut victim), "the victim is refused");
         let mut listen = new_message(message::LISTEN);
         listen.backlog = 8;
         let socket = self.victim.socket.try_clone().expect("a descriptor");
@@ -204,7 +204,7 @@ impl<'g> Scene<'g> {
         }
         let mut got = vec![0; SECRET_LEN as usize];
         if let Some(rings) = &mut self.victim.program.rings {
-            assert!(rings.read(ours, sent, &mut got), "a receive buffer");
+            assert!(rings.read(ours, sent, &mut got), "no receive buffer");
             assert_eq!(got, bytes, "the victim received other bytes");
             rings.read_all(ours);
         }
@@ -313,7 +313,7 @@ impl<'g> Scene<'g> {
         assert!(!claims || permitted, "{kind:?} was given a claim");
     }
 
-    /// Adds the child process of INHERIT as an attacker, or ends its session if there is no room.
+    /// Adds the child of INHERIT as an attacker. If there is no room, ends the child's session.
     fn add_child(&mut self, answer: Answer) {
         let newest = self.sessions.keys().next_back().copied();
         let socket = answer.descriptors.into_iter().next();
@@ -329,7 +329,7 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// Sends bytes that may be an invalid message.
+    /// Sends bytes, which may be an invalid message, from attacker `at`.
     pub fn attack_with_bytes(&mut self, at: usize, bytes: &[u8], kinds: &[Kind]) {
         let mut descriptors: Vec<OwnedFd> = Vec::new();
         for kind in kinds {
@@ -369,7 +369,7 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// Returns a connection of the peer other than the protected one.
+    /// Returns one of the peer's unprotected connections, chosen by `which` modulo their number.
     pub fn peer_connection(&self, which: usize) -> Option<Connection> {
         let protected = self.protected.map(|(_, peer, _)| peer);
         let all = self.peer.connections.iter();
@@ -462,7 +462,7 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// Ends all sessions, and checks that all state disappears.
+    /// Ends all sessions, and checks that no programs, flows, buffers or programs' claims remain.
     fn end(&mut self) {
         self.attackers.clear();
         self.victim.program = FuzzProgram::new(0, spare());

@@ -16,7 +16,7 @@ use tidelane_attacker::sockets::Bound;
 
 /// Address of the service, on the loopback interface of the namespace.
 pub const SERVICE: [u8; 4] = [10, 77, 0, 1];
-/// Port of the listener in the other namespace.
+/// Port of the listener in another network namespace ([`TestNamespace::foreign`]).
 const FOREIGN_PORT: u16 = 7001;
 
 /// The kernel socket that all inputs of a thread share. The socket lives as long as the process,

@@ -1,6 +1,6 @@
-//! Tests of the receive half and the transmit half of an [`XdpPort`] that shares frames of its
-//! UMEM with its user, a TCP/IP stack. The tests act as the kernel, which has the other sides of
-//! the rings.
+//! Tests of the receive half and the transmit half of an [`XdpPort`] that shares frames of its UMEM
+//! (the memory of all frames) with its user, a TCP/IP stack. The tests act as the kernel, which has
+//! the other sides of the rings.
 
 use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
@@ -16,7 +16,8 @@ use crate::{
     umem_unsafe::Umem,
 };
 
-/// Number of receive frames, of transmit frames, and of frames of the user.
+/// Number of receive frames, which is also the number of transmit frames and the number of the
+/// user's frames.
 const FRAMES: u32 = 4;
 /// Length of a frame in bytes.
 const FRAME_LEN: u64 = 2048;
@@ -185,7 +186,7 @@ fn lent_frames_return_when_they_are_sent() {
         let lent = [8, 9, 10].map(|number| (number * FRAME_LEN + 150, 100));
         assert_eq!(places[..3], lent);
         assert_eq!(places[3].1, 60);
-        assert_eq!(testbed.tx.returned(), None, "before the completion");
+        assert_eq!(testbed.tx.returned(), None, "not completed yet");
         testbed.complete(&sent[1..3]);
         let mut returned = || std::iter::from_fn(|| testbed.tx.returned()).collect::<Vec<_>>();
         assert_eq!(returned(), [9, 10]);

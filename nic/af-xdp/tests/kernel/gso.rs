@@ -22,8 +22,11 @@ use crate::{
 const TIMEOUT: Duration = Duration::from_secs(3);
 const TCP: u8 = 6;
 const TCP_LEN: usize = 20;
+/// Number of payload bytes in each TCP segment of a GSO frame.
 const SEGMENT_SIZE: usize = 1000;
+/// Sequence number of the first payload byte.
 const FIRST_SEQ: u32 = 7000;
+/// TCP flags.
 const FIN_PSH_ACK: u8 = 0x19;
 
 /// Returns a TCP frame whose checksum field holds the pseudo-header sum.
@@ -49,7 +52,7 @@ fn tcp(macs: ([u8; 6], [u8; 6]), payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Sends a frame that `tcp` returned as a GSO frame.
+/// Sends `frame`, which the function `tcp` built, as a GSO frame.
 fn send_gso(port: &mut XdpPort, frame: &[u8]) -> Result<(), LinkFull> {
     let (headers, rest) = frame.split_at(ETHERNET_LEN + IP_LEN + TCP_LEN);
     port.tx_gso_headers()[..headers.len()].copy_from_slice(headers);
@@ -64,8 +67,8 @@ fn send_gso(port: &mut XdpPort, frame: &[u8]) -> Result<(), LinkFull> {
     port.tx_gso_send(GsoPayload::Shared([before_wrap, after_wrap]), gso)
 }
 
-/// Receives packets on a raw socket until they have `payload_len` bytes of TCP payload. Returns the
-/// TCP segments.
+/// Receives packets on a raw socket until their TCP payloads have `payload_len` bytes in total.
+/// Returns the TCP segments, with their TCP headers.
 fn receive(socket: &OwnedFd, payload_len: usize) -> Vec<Vec<u8>> {
     let (start, mut seen, mut bytes) = (Instant::now(), Vec::new(), 0);
     let mut buffer = vec![0; 70_000];
@@ -141,7 +144,8 @@ fn a_gso_frame_to_an_xdp_program_is_segmented() {
     }
 }
 
-/// The interface is down, so that the first frame stays in the TX ring.
+/// While the interface is down, the first frame stays in the TX ring. The port therefore refuses
+/// the GSO frame, and accepts it after the interface is up.
 #[test]
 fn a_gso_frame_does_not_overtake_queued_frames() {
     if !privileged("a_gso_frame_does_not_overtake_queued_frames") {

@@ -1,4 +1,5 @@
-//! Tests with packets of a jumbo MTU. A long packet takes several frames of the UMEM.
+//! Tests with packets of a jumbo MTU. A long packet takes several frames of the UMEM (the memory of
+//! an AF_XDP port's frames).
 
 use tidelane_af_xdp::{MTU_MAX, XdpConfig, XdpError, XdpPort};
 use tidelane_packet_io::PacketIo;
@@ -13,8 +14,8 @@ use crate::{
 /// Length in bytes of the longest UDP payload that is not fragmented.
 const PAYLOAD_MAX: usize = MTU_MAX as usize - IP_LEN - UDP_LEN;
 
-/// Returns a port and its peer (a [`Testbed`]) with the largest MTU. If the kernel has no
-/// multi-buffer, prints a message and returns `None`.
+/// Returns a port and its peer (a [`Testbed`]) with the largest MTU. If the kernel has no packets
+/// of several frames (multi-buffer, Linux 6.6), prints a message and returns `None`.
 fn testbed(config: XdpConfig) -> Option<Testbed> {
     let pair = Pair::with_mtu(MTU_MAX);
     let opened = pair.host.run(|| XdpPort::open("veth0", 0, &config));
@@ -27,8 +28,11 @@ fn testbed(config: XdpConfig) -> Option<Testbed> {
     Some(Testbed::over(pair, Buffers::Several, config))
 }
 
-/// Returns payload lengths around each length that fills the last frame: one byte below the length,
-/// the length, and one byte above. The list also has two short payloads and the longest payload.
+/// Returns payload lengths. The list has two short lengths and the two greatest lengths. For each
+/// number of frames up to `PAYLOAD_MAX / frame_size`, the list also has the lengths that fill the
+/// frames of a transmitted packet and of a received packet, and the lengths one byte below and one
+/// byte above. A transmitted packet has 64 bytes of headroom in its first frame. A received packet
+/// has 256 bytes of headroom in each frame.
 fn lengths(frame_size: usize) -> Vec<usize> {
     let mut lengths = vec![1, 100, PAYLOAD_MAX - 1, PAYLOAD_MAX];
     for frames in 1..=PAYLOAD_MAX / frame_size {
@@ -83,7 +87,7 @@ fn transmit_all_lengths(config: XdpConfig) {
         }
     }
     testbed.port.tx_flush();
-    assert_eq!(testbed.port.tx_free(), all, "every packet came back");
+    assert_eq!(testbed.port.tx_free(), all, "a packet did not come back");
     assert_eq!(testbed.port.statistics().unwrap().tx_invalid_descs, 0);
     assert_eq!(testbed.port.counters().tx_errors, 0);
 }

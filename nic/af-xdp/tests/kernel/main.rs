@@ -1,5 +1,5 @@
-//! Tests of AF_XDP ports (each has an AF_XDP socket on one NIC queue) on a veth pair, with a kernel
-//! at the other end. The tests need root.
+//! Tests of AF_XDP ports on a veth pair. An AF_XDP port has an AF_XDP socket on one NIC queue. The
+//! kernel's network stack is at the other end of the pair. The tests need root.
 
 #[path = "../../../steering/tests/kernel/net.rs"]
 mod net;

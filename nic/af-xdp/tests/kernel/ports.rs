@@ -1,6 +1,6 @@
 //! Tests of the packets that an AF_XDP port receives and transmits, and of packets that the kernel
-//! keeps. The demux (crate `tidelane-steering`) is the XDP program that redirects packets to the
-//! AF_XDP port if their destination address, protocol and destination port are claimed.
+//! keeps. The demux (XDP program of `tidelane-steering`) redirects a packet to the AF_XDP port if a
+//! claim (an entry in the demux's table) has the packet's destination address, protocol and port.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -30,11 +30,12 @@ pub const TIMEOUT: Duration = Duration::from_secs(3);
 pub const CLAIMED_PORT: u16 = 7777;
 const TCP: u8 = 6;
 
-/// A veth pair with a demux and a port at its host end.
+/// A veth pair with a demux and an AF_XDP port at its host end.
 pub struct Testbed {
     pair: Pair,
     demux: Demux,
     pub port: XdpPort,
+    /// Link addresses of the host end and of the peer's end.
     macs: ([u8; 6], [u8; 6]),
     burst: XdpBurst,
 }
@@ -57,7 +58,7 @@ impl Testbed {
         Self::over(Pair::new(), Buffers::One, config)
     }
 
-    /// Opens a port on the host end of `pair`, and claims `CLAIMED_PORT` for TCP and UDP.
+    /// Opens an AF_XDP port on the host end of `pair`, and claims `CLAIMED_PORT` for TCP and UDP.
     pub fn over(pair: Pair, buffers: Buffers, config: XdpConfig) -> Self {
         let ifindex = pair.host.index("veth0");
         let (mut demux, port) = pair.host.run(|| {
@@ -111,8 +112,8 @@ impl Testbed {
         bytes
     }
 
-    /// Queues a UDP frame to the peer, and leaves the checksum to the port or the device
-    /// (`TxChecksum::Partial`). Returns false if the port has no free frame.
+    /// Queues a UDP frame to the peer, and leaves the checksum to the AF_XDP port or the device
+    /// (`TxChecksum::Partial`). Returns false if the AF_XDP port has no free frame.
     pub fn send(&mut self, dest_port: u16, payload: &[u8]) -> bool {
         let ports = (CLAIMED_PORT, dest_port);
         let frame = frames::udp(self.macs, (HOST, PEER), ports, payload);
@@ -138,7 +139,7 @@ impl Testbed {
     }
 }
 
-/// Returns the endpoint with this port at the host end of the veth pair.
+/// Returns the address of the pair's host end with the TCP or UDP port `port`.
 pub fn endpoint(port: u16) -> SocketAddr {
     SocketAddr::from((HOST, port))
 }
@@ -175,7 +176,7 @@ fn claimed_packets_come_here_and_all_others_stay_with_the_kernel() {
     assert_eq!(
         (syn[23], syn[ETHERNET_LEN + IP_LEN + 13]),
         (TCP, 2),
-        "a SYN"
+        "the frame is not a SYN"
     );
 
     the_kernel_still_serves(&testbed.pair, &peer);
@@ -198,7 +199,7 @@ fn claimed_packets_come_here_and_all_others_stay_with_the_kernel() {
     assert_eq!(testbed.port.counters().rx_packets, counters.redirected);
 }
 
-/// Checks that the kernel still handles unclaimed UDP, TCP and ICMP echo.
+/// Checks that the kernel still handles ICMP echo requests, and UDP and TCP without a claim.
 fn the_kernel_still_serves(pair: &Pair, udp: &UdpSocket) {
     let kernel_udp = pair.host.run(|| UdpSocket::bind(endpoint(9999))).unwrap();
     kernel_udp.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -228,7 +229,7 @@ fn the_kernel_still_serves(pair: &Pair, udp: &UdpSocket) {
         1
     );
     let (len, _) = recv(&icmp, &mut buffer[..], RecvFlags::DONTWAIT).unwrap();
-    assert_eq!(buffer[IP_LEN..len][0], 0, "an echo reply of the kernel");
+    assert_eq!(buffer[IP_LEN..len][0], 0, "not an echo reply");
 }
 
 fn raw_icmp(namespace: &Namespace) -> OwnedFd {
@@ -266,8 +267,8 @@ fn icmp_errors_about_claimed_connections_come_here() {
     assert_eq!(testbed.demux.counters().unwrap().redirected_icmp, 1);
 }
 
-/// Sends datagrams until every frame of a small port was used many times. The peer's kernel
-/// verifies the checksums.
+/// Sends many more datagrams than the AF_XDP port has transmit frames. The peer's kernel verifies
+/// the checksums.
 fn transmit_many(config: XdpConfig) {
     const DATAGRAMS: u32 = 5000;
     const BATCH: u32 = 50;
@@ -296,9 +297,8 @@ fn transmit_many(config: XdpConfig) {
         (counters.tx_packets, counters.tx_errors),
         (u64::from(DATAGRAMS), 0)
     );
-    // Before Linux 6.17, one `sendto` sends at most 32 frames, so that a batch takes two calls.
-    // Since Linux 6.17, the port raises this limit (XDP_MAX_TX_SKB_BUDGET), and a batch takes one
-    // call.
+    // One `sendto` sends at most 32 frames before Linux 6.17, so a batch takes two calls. Since
+    // 6.17, the port raises this limit (XDP_MAX_TX_SKB_BUDGET), so a batch takes one call.
     assert!(
         counters.tx_kicks <= 2 * u64::from(DATAGRAMS / BATCH),
         "{counters:?}"
@@ -350,7 +350,7 @@ fn received_frames_come_round() {
         }
         testbed.port.rx_release(&mut held);
     }
-    // The first 64 packets take all 64 frames, so the kernel drops and counts further packets.
+    // The first 64 packets occupy all 64 receive frames, so the kernel drops and counts the rest.
     for _ in 0..64 + 10 {
         peer.send_to(b"more", endpoint(CLAIMED_PORT)).unwrap();
     }

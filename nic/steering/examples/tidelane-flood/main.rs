@@ -1,15 +1,15 @@
-//! A SYN flood from unused addresses, for tests in network namespaces.
+//! A SYN flood from many source addresses, for tests in network namespaces.
 //!
 //! ```text
 //! tidelane-flood --interface IF --to ADDR:PORT --to-mac MAC --from ADDR --hosts N
 //!                --rate SYNS_PER_SECOND --count N
 //! ```
 //!
-//! Each SYN looks like a SYN of Linux. Its source is one of the `--hosts` addresses from `--from`
-//! on, with a pseudo-random port. The SYNs leave at `--rate` on average, in short bursts, until
-//! `--count` SYNs are sent. A machine that cannot reach the rate sends as fast as it can. The
-//! program prints `ready` when it starts to send, and at its end the number of SYNs and the seconds
-//! that they took.
+//! Each SYN looks like a SYN of Linux. Its source address is one of `--hosts` consecutive
+//! addresses, which begin with `--from`. The source port is pseudo-random. The SYNs leave at
+//! `--rate` on average, in short bursts, until `--count` SYNs are sent. A machine that cannot reach
+//! the rate sends as fast as it can. The program prints `ready` when it starts to send. At its end,
+//! the program prints the number of SYNs and the duration of the flood in seconds.
 
 use std::{
     error::Error,
@@ -32,7 +32,7 @@ const USAGE: &str = "usage: tidelane-flood --interface IF --to ADDR:PORT --to-ma
                      --from ADDR --hosts N --rate SYNS_PER_SECOND --count N";
 /// Largest number of frames that are queued before a flush.
 const BURST: u64 = 32;
-/// Sleep while the program is ahead of its rate.
+/// Duration of one sleep while the program is ahead of its rate.
 const SLEEP: Duration = Duration::from_micros(100);
 
 /// The parsed command line.

@@ -1,5 +1,5 @@
-//! SYNs with the options of a Linux SYN, each from a pseudo-random address and port. Each run sends
-//! the same sequence of SYNs.
+//! SYNs with the options of a Linux SYN, each from a pseudo-random address and port. Two runs with
+//! the same arguments send the same sequence of SYNs.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use tidelane_wire::{
     TcpOptions, Timestamps, checksum, emit_tcp, write_tcp_checksum,
 };
 
-/// Lowest source port. Clients do not use lower ports.
+/// Lowest source port. Clients usually use no lower ports.
 const PORT_FIRST: u16 = 1024;
 
 /// Generator of the SYNs of a flood.
@@ -21,7 +21,7 @@ pub struct SynSource {
     hosts: u32,
     /// State of the random number generator.
     state: u64,
-    /// Number of SYNs so far. The number is also the TSval of the last SYN.
+    /// Number of SYNs so far. The number is also the TSval of the most recent SYN.
     count: u32,
 }
 
@@ -38,8 +38,9 @@ pub fn parse_mac(text: &str) -> Result<MacAddress, String> {
 }
 
 impl SynSource {
-    /// Creates a generator of SYNs between two link addresses, to `to`, from `hosts` addresses that
-    /// begin with `first`.
+    /// Creates a generator of SYNs to the address and port `to`. The source addresses are `hosts`
+    /// consecutive addresses, which begin with `first`. `macs` are the link addresses of the source
+    /// and of the destination.
     pub fn new(
         macs: (MacAddress, MacAddress),
         to: SocketAddr,

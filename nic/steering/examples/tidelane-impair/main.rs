@@ -8,12 +8,13 @@
 //! ethtool -K veth0 gro on                          ethtool -K veth0 gro on
 //! ```
 //!
-//! In both directions, the program drops `--loss` packets of a million IPv4 packets. The program
-//! delays `--reorder` packets of a million remaining IPv4 packets by `--delay-us` microseconds
-//! (1000 by default), so that other packets overtake the delayed packets. Both shares are zero by
-//! default. The program prints `ready` to its standard output when the interfaces are joined. The
-//! program runs for `--seconds`. Without `--seconds`, the program runs until its standard input is
-//! readable or at its end. The program then prints its counters.
+//! In both directions, the program drops a random share of the IPv4 packets: `--loss` parts per
+//! million. The program delays a random share of the remaining IPv4 packets, `--reorder` parts per
+//! million, by `--delay-us` microseconds (1000 by default), so that other packets overtake the
+//! delayed packets. Both shares are zero by default. The program prints `ready` to its standard
+//! output when the interfaces are joined. The program runs for `--seconds`. Without `--seconds`,
+//! the program runs until its standard input is readable or at its end. The program then prints its
+//! counters.
 
 use std::{
     error::Error,
@@ -94,7 +95,8 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             break;
         }
         let until = end.unwrap_or(now + tick).min(now + tick);
-        // With a time limit the standard input is ignored, because it may be closed from the start.
+        // With a time limit, the standard input is ignored, because the input may be closed from
+        // the start.
         let stop = end.is_none().then(|| input.as_fd());
         if wire.step(until, stop)? {
             break;

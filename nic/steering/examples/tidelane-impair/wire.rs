@@ -36,7 +36,7 @@ pub struct WireCounters {
     pub released: u64,
     /// Released packets that at least one forwarded frame of the same direction has overtaken.
     pub overtaken: u64,
-    /// Delayed packets that were dropped, because the port had no free frame.
+    /// Delayed packets that were dropped, because the outgoing port had no free frame.
     pub refused: u64,
 }
 
@@ -104,9 +104,9 @@ impl Wire {
         })
     }
 
-    /// Waits until a packet to delay arrives, a delayed packet is due, `stop` has input, or the
-    /// time is `until`. Then stores the packets to delay and sends the packets that are due.
-    /// Returns true if `stop` has input or is at its end.
+    /// Waits until a packet arrives that is to be delayed, a delayed packet is due, `stop` has
+    /// input or is at its end, or the time is `until`. Then stores the packets that have arrived,
+    /// and sends the packets that are due. Returns true if `stop` has input or is at its end.
     pub fn step(
         &mut self,
         until: Instant,

@@ -61,8 +61,9 @@ where
     }
 }
 
-/// The AF_XDP sockets to which an eBPF program redirects frames, by number. The number is a receive
-/// queue for the demux, and a direction for the impaired link of the tests.
+/// The AF_XDP sockets to which an eBPF program redirects frames, by number. In the demux (the XDP
+/// program that redirects packets to the service), the number is a receive queue. In the impaired
+/// link of the tests, the number is a direction.
 pub(crate) struct XskSocketMap {
     pub(super) map: XskMap<MapData>,
 }
@@ -82,7 +83,7 @@ impl XskSocketMap {
     }
 }
 
-/// `N` counters, of which each CPU has its own set.
+/// `N` counters. Each CPU has its own set of the counters.
 pub(crate) struct PerCpuCounters<const N: usize> {
     pub(super) map: PerCpuArray<MapData, [u64; N]>,
 }

@@ -1,6 +1,6 @@
-//! Tests of the demux, the XDP program that redirects the packets of claimed 3-tuples to the
-//! service (the process `tidelaned`). The tests run the program on the bytes of frames, without an
-//! interface.
+//! Tests of the demux, the XDP program that redirects the packets of claimed 3-tuples (local
+//! address, protocol, local port) to the service (the process `tidelaned`). The tests run the
+//! program on the bytes of frames, without an interface.
 
 mod beside_kernel;
 mod fragments;
@@ -16,17 +16,16 @@ const UDP: u8 = 17;
 const ICMP: u8 = 1;
 const HOST: [u8; 4] = [10, 0, 0, 1];
 const PEER: [u8; 4] = [10, 0, 0, 2];
-/// Link address of the demux's interface, and destination address of the frames of [`ethernet`].
+/// Link address that the tests give the demux. The frames of [`ethernet`] go to this address.
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-
-/// Source address of frames that the service hands back to the kernel.
+/// Source link address that marks the frames that the service hands back to the kernel.
 const HAND_BACK_SOURCE: [u8; 6] = [2, 7, 7, 7, 7, 7];
 
 fn mapped(addr: [u8; 4]) -> [u8; 16] {
     std::net::Ipv4Addr::from(addr).to_ipv6_mapped().octets()
 }
 
-/// Returns an IPv4 header with `options` words of no-operation.
+/// Returns an IPv4 header with `options` words (of 4 bytes) of no-operation options.
 fn ipv4(proto: u8, source: [u8; 4], dest: [u8; 4], options: usize) -> Vec<u8> {
     let mut header = vec![
         0x45 + options as u8,
@@ -103,7 +102,7 @@ impl Testbed {
         Some(Self { object, counters })
     }
 
-    /// Claims TCP port 80 and UDP port 53 of `HOST` (over IPv4) and of `ipv6::HOST`.
+    /// Makes a demux with claims of TCP port 80 and UDP port 53 of `HOST` and of `ipv6::HOST`.
     fn new() -> Option<Self> {
         let mut testbed = Self::without_claims()?;
         let mut claims = testbed
@@ -119,8 +118,8 @@ impl Testbed {
         Some(testbed)
     }
 
-    /// Returns the counters that one frame increments. No queue has an AF_XDP socket, so the
-    /// program passes every frame to the kernel.
+    /// Returns the increase of the counters by one frame. No queue has an AF_XDP socket, so every
+    /// frame passes to the kernel. A frame for the service increments `no_socket`.
     fn seen(&mut self, frame: &[u8]) -> DemuxCounters {
         let before = self.counters.sum().unwrap();
         assert_eq!(self.object.run(frame), XDP_PASS);
@@ -258,8 +257,8 @@ fn frames_with_unsupported_headers_go_to_the_kernel() {
     assert_eq!(testbed.seen(&vlan), not_ip);
 }
 
-/// The demux removes a tag with VLAN id 0, because the tag is only a priority. The kernel, too,
-/// handles the frame as untagged.
+/// A VLAN tag with VLAN id 0 carries only a priority, and the kernel handles the frame as untagged.
+/// The demux therefore removes the tag.
 #[test]
 fn a_priority_tag_is_stripped() {
     let Some(mut testbed) = Testbed::new() else {
@@ -294,7 +293,7 @@ fn no_truncated_frame_is_misread() {
     let tcp = ethernet(&transport(TCP, 4000, 80, 10));
     let error = ethernet(&icmp_error(3, &quoted(10)));
     for (frame, ports_end) in [(tcp, 14 + 60 + 4), (error, 14 + 20 + 8 + 60 + 4)] {
-        // The kernel's test run needs at least an Ethernet header.
+        // BPF_PROG_TEST_RUN, which runs the program, needs at least an Ethernet header.
         for len in 14..frame.len() {
             let claimed = testbed.seen(&frame[..len]).no_socket == 1;
             assert_eq!(claimed, len >= ports_end, "cut to {len} bytes");
@@ -302,7 +301,8 @@ fn no_truncated_frame_is_misread() {
     }
 }
 
-/// Compares the sections of the programs and of the license, and no other sections.
+/// Compares the sections of the programs and of the license with the output of `build.rs`. Without
+/// clang-14, `build.rs` copies the checked-in objects, so that the test cannot fail.
 #[test]
 fn the_checked_in_objects_equal_the_output_of_clang() {
     let objects = [
@@ -356,8 +356,8 @@ fn link_address_of(mac: [u8; 6]) -> [u8; LINK_ADDRESS_LEN] {
     value
 }
 
-/// The demux in generic mode sees a frame again that the service has handed back to the kernel. The
-/// demux recognizes the frame by the source address, and passes it to the kernel.
+/// In generic mode, the demux also receives the frames that the service hands back to the kernel.
+/// The demux recognizes these frames by their source address, and passes them to the kernel.
 #[test]
 fn frames_that_are_handed_back_are_the_kernels() {
     let Some(mut testbed) = Testbed::new() else {
@@ -406,7 +406,7 @@ fn broadcast_and_multicast_frames_are_the_kernels() {
     }
 }
 
-/// Returns a claimed segment with these IPv4 options.
+/// Returns a frame with a segment to the claimed port 80. The IPv4 header has these options.
 fn with_ip_options(options: &[u8]) -> Vec<u8> {
     let words = options.len() / 4;
     let mut packet = transport(TCP, 40_000, 80, words);
@@ -436,10 +436,10 @@ fn source_routes_are_the_kernels_and_other_options_the_services() {
     for options in [
         &[1, 1, 1, 1][..],
         &[148, 4, 0, 0],
-        // Bytes within an option are not options, nor are bytes after the end of the list.
+        // Inside an option or after the end of the list, 131 and 137 are no source routes.
         &[7, 7, 4, 131, 137, 131, 131, 0],
         &[0, 131, 3, 4],
-        // Malformed options.
+        // Malformed options: length 0, and a length beyond the end of the header.
         &[7, 0, 131, 3],
         &[7, 200, 131, 3],
     ] {
@@ -455,8 +455,9 @@ fn to_group(packet: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The service gets multicast and broadcast datagrams to a port that is claimed for all groups. All
-/// other frames to groups stay with the kernel.
+/// A claim with the address `GROUP_V4` or `GROUP_V6` covers all groups: the service gets every
+/// multicast or broadcast datagram to the UDP port of the claim. The kernel keeps all other
+/// multicast and broadcast frames.
 #[test]
 fn datagrams_to_groups_need_a_claim_of_all_groups() {
     let Some(mut testbed) = Testbed::without_claims() else {
@@ -492,7 +493,7 @@ fn datagrams_to_groups_need_a_claim_of_all_groups() {
     let mut mdns_v6 = [0; 16];
     (mdns_v6[0], mdns_v6[1], mdns_v6[15]) = (0xff, 2, 0xfb);
     let to_v6 = |proto: u8, port: u16| to_group(&ipv6::transport(proto, mdns_v6, port, &[]));
-    // A claim of the address of the host is no claim of a group.
+    // A claim of the host's address is no claim of all groups.
     claim(mapped(HOST));
     claim(ipv6::HOST);
     let groups = [[255; 4], [224, 0, 0, 251], [10, 0, 0, 255]];
@@ -514,7 +515,7 @@ fn datagrams_to_groups_need_a_claim_of_all_groups() {
     assert_eq!(testbed.seen(&to_v6(UDP, 53)), claimed);
     assert_eq!(testbed.seen(&to_v6(TCP, 53)), passed);
     assert_eq!(testbed.seen(&to_v6(UDP, 54)), passed);
-    // ARP, and a datagram that the service has handed back.
+    // ARP frames, and datagrams that the service has handed back, pass to the kernel.
     let mut arp = to(UDP, groups[0], 53, 0);
     arp[12..14].copy_from_slice(&[8, 6]);
     assert_eq!(testbed.seen(&arp), passed);

@@ -79,8 +79,8 @@ fn program(id: u32, naming: Naming) -> Program {
 }
 
 impl Program {
-    /// Returns the program with this number. The result has no name if the program is gone or has
-    /// no name, or if the caller may not see the program.
+    /// Returns the program with this number. The result has no name if the program is gone, has no
+    /// name, or is not visible to the caller.
     pub(crate) fn numbered(id: u32) -> Self {
         let mut programs = loaded_programs().filter_map(Result::ok);
         let known = programs.find(|program| program.id() == id);
@@ -94,7 +94,7 @@ impl Program {
         self.name.as_deref()
     }
 
-    /// Returns a program of this name, which need not exist.
+    /// Returns a program with this number and name. The program need not exist in the kernel.
     #[cfg(test)]
     pub(crate) fn named(id: u32, name: &str) -> Self {
         let name = Some(name.to_owned());
@@ -105,12 +105,14 @@ impl Program {
 /// The cgroup2 hierarchy in the view of this process.
 #[derive(Clone, Debug)]
 pub struct CgroupTree {
+    /// The root directory of the hierarchy.
     root: Arc<OwnedFd>,
 }
 
 impl CgroupTree {
     /// Opens the hierarchy at its mount point. If no mount point is visible (for example in a shell
-    /// of `ip netns exec`), opens a detached mount. Returns `None` if the kernel has no cgroups.
+    /// of `ip netns exec`), mounts the hierarchy without a directory. Returns `None` if the kernel
+    /// does not support cgroup2.
     pub fn find() -> io::Result<Option<Self>> {
         let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo")?;
         let root = match mount_point(&mounts) {
@@ -125,7 +127,7 @@ impl CgroupTree {
         }))
     }
 
-    /// Returns the root directory.
+    /// Returns the descriptor of the root directory.
     pub fn directory(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
@@ -155,8 +157,8 @@ impl CgroupTree {
     }
 
     /// Returns the path of the cgroup of process `pid`, and the cgroup's programs as
-    /// [`hooks_at`](Self::hooks_at) returns them. The path is empty if the process has no cgroup in
-    /// the hierarchy.
+    /// [`hooks_at`](Self::hooks_at) returns them. If the process has no cgroup in the hierarchy,
+    /// returns an empty path and no programs.
     pub fn hooks_of_process(&self, pid: u32) -> io::Result<(String, CgroupHooks)> {
         let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
         let path = groups.lines().find_map(|line| line.strip_prefix("0::"));
@@ -168,7 +170,8 @@ impl CgroupTree {
     }
 }
 
-/// Returns the mount point of the whole hierarchy. `mounts` is the text of `/proc/PID/mountinfo`.
+/// Returns a directory at which the whole hierarchy is mounted, and not only a part of it. Returns
+/// `None` if there is no directory of this kind. `mounts` is the text of `/proc/PID/mountinfo`.
 fn mount_point(mounts: &str) -> Option<PathBuf> {
     let path = mounts.lines().find_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;
@@ -179,7 +182,7 @@ fn mount_point(mounts: &str) -> Option<PathBuf> {
     Some(path.replace("\\040", " ").into())
 }
 
-/// Programs that act on a cgroup: attach type and number.
+/// Programs that act on a cgroup: the attach type and the number of each program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupHooks(Vec<(&'static str, u32)>);
 
@@ -197,7 +200,7 @@ impl CgroupHooks {
         self
     }
 
-    /// Returns a hook of the cgroup at `path` for each program.
+    /// Returns a [`Hook`] for each program. `path` is the path of the cgroup.
     pub fn into_hooks(self, path: &str, naming: Naming) -> impl Iterator<Item = Hook> {
         self.0
             .into_iter()

@@ -1,5 +1,5 @@
-//! Filters of tc: on ingress, on egress (clsact), and on the root qdisc. Frames that the service
-//! receives or sends over AF_XDP bypass these filters.
+//! Filters of tc: on ingress, on egress, and on the root qdisc. Frames that the service (a TCP/IP
+//! stack in user space) receives or sends over AF_XDP bypass these filters.
 
 use std::io;
 
@@ -12,8 +12,8 @@ const RTM_GETTFILTER: u16 = 46;
 /// Length of `struct tcmsg` in bytes.
 const TCMSG_LEN: usize = 20;
 const TCA_KIND: u16 = 1;
-/// Parents of filters: `TC_H_CLSACT` with `TC_H_MIN_INGRESS` and `TC_H_MIN_EGRESS`, and the root
-/// qdisc.
+/// Parents to which filters are attached: `TC_H_CLSACT` combined with `TC_H_MIN_INGRESS`,
+/// `TC_H_CLSACT` combined with `TC_H_MIN_EGRESS`, and zero for the root qdisc.
 const PARENTS: [(u32, Option<Direction>); 3] = [
     (0xffff_fff2, Some(Direction::Ingress)),
     (0xffff_fff3, Some(Direction::Egress)),

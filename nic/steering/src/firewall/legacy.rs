@@ -1,7 +1,7 @@
 //! Tables of `iptables-legacy`. A hook is a part of the kernel's firewall that packets of the
 //! service (a TCP/IP stack in user space) bypass. A table is a hook if it has a rule, or a policy
 //! other than ACCEPT. A table that accepts everything is no hook, because even `iptables-legacy -L`
-//! creates the table.
+//! creates such a table.
 
 use std::io;
 
@@ -13,9 +13,9 @@ use super::{
 /// Parameters of an IP version.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Version {
-    /// Path of the list of tables.
+    /// Path of the file that lists the names of the tables.
     list: &'static str,
-    /// `iptables` or `ip6tables`.
+    /// Name of the command that manages the tables: `iptables` or `ip6tables`.
     command: &'static str,
     /// Constants of the socket whose options read the tables.
     sockets: SocketFamily,
@@ -69,10 +69,12 @@ pub(super) fn tables() -> io::Result<Vec<Hook>> {
     Ok(hooks)
 }
 
-/// Returns true if the table has only its policies, and all of them accept.
+/// Returns true if the table has no rules except its policies, and all policies are ACCEPT.
+/// `rules` is the rule set of the table as bytes.
 fn only_accepts(table: &Table, version: &Version, rules: &[u8]) -> bool {
     let hooks = (0..5).filter(|hook| table.valid_hooks & 1 << hook != 0);
-    // A table without other rules has one policy rule for each hook, and the final error rule.
+    // A table without further rules has one policy rule for each netfilter hook, and the final
+    // error rule.
     table.entries == table.valid_hooks.count_ones() + 1
         && hooks.into_iter().all(|hook| {
             let at = table.underflow[hook] as usize;

@@ -1,5 +1,5 @@
 //! Netlink dumps as bytes. The callers search the messages for hooks: parts of the kernel's
-//! firewall that packets of the service bypass.
+//! firewall that packets of the service (a TCP/IP stack in user space) bypass.
 //!
 //! An operator may rely on a hook, and would not learn about a hook that the search misses. A
 //! message that cannot be parsed is therefore an error, and never skipped.
@@ -16,10 +16,10 @@ use rustix::{
 
 /// Length of the receive buffer in bytes. The kernel fills at most 32 KiB at a time.
 const BUFFER_LEN: usize = 64 << 10;
-/// Largest number of attempts to get a dump without an interruption by a change.
+/// Largest number of attempts to get a dump that no change of the kernel's tables interrupts.
 const DUMPS_MAX: usize = 8;
-/// Longest wait for an answer. The kernel answers at once, and a lost answer must not block the
-/// thread forever.
+/// Longest wait for one part of an answer. The kernel answers immediately, and a lost answer must
+/// not block the thread forever.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Length of `struct nlmsghdr` in bytes.
 const HEADER_LEN: usize = 16;
@@ -35,9 +35,10 @@ pub(super) fn malformed() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "malformed netlink message")
 }
 
-/// Sends a dump request of type `kind` with `body`. Returns the messages of the answer without
-/// their headers. Returns `None` if the kernel lacks the netlink protocol, or if the kernel answers
-/// EINVAL, as for an unknown subsystem of netfilter.
+/// Sends a dump request of type `kind` with `body` to the netlink protocol `protocol` (`None` for
+/// NETLINK_ROUTE). Returns the messages of the answer without their headers. Returns `None` if the
+/// kernel lacks the netlink protocol, or if the kernel answers EINVAL. EINVAL is the answer to a
+/// request for an unknown subsystem of netfilter.
 pub(super) fn dump(
     protocol: Option<rustix::net::Protocol>,
     kind: u16,
@@ -61,7 +62,7 @@ pub(super) fn dump(
                 return Err(malformed());
             }
             match dump.take(&buffer[..len]) {
-                // nfnetlink answers EINVAL for an unknown subsystem.
+                // The netlink protocol of netfilter answers EINVAL for an unknown subsystem.
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(None),
                 taken => taken?,
             }
@@ -85,13 +86,13 @@ fn request(kind: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The answers to one dump request, up to its end.
+/// The answers to one dump request.
 pub(super) struct Dump {
     /// Sequence number of the request. Messages with another number are ignored.
     sequence: u32,
     /// Bodies of the messages received.
     pub(super) messages: Vec<Vec<u8>>,
-    /// True while no change has interrupted the dump.
+    /// True while no change of the kernel's tables has interrupted the dump.
     consistent: bool,
     /// True after the last message of the dump.
     done: bool,
@@ -140,7 +141,7 @@ impl Dump {
 pub(super) struct Attributes<'a>(pub(super) &'a [u8]);
 
 impl<'a> Attributes<'a> {
-    /// Returns the first attribute of type `kind`.
+    /// Returns the value of the first attribute of type `kind`.
     pub(super) fn find(&self, kind: u16) -> io::Result<Option<&'a [u8]>> {
         for attribute in Attributes(self.0) {
             let (found, value) = attribute?;

@@ -1,7 +1,7 @@
-//! Base chains of nf_tables. Packets that the service (a TCP/IP stack in user space) receives or
-//! sends over AF_XDP bypass these chains. A base chain is reported, even without rules, if packets
-//! to or from this host on the interface pass the chain. Chains without a netfilter hook are only
-//! jump targets, and tables without a base chain have no effect.
+//! Base chains of nf_tables. A base chain is a chain with a netfilter hook. Packets that the
+//! service (a TCP/IP stack in user space) receives or sends over AF_XDP bypass these chains. A base
+//! chain is reported, even without rules, if packets to or from this host on the interface pass the
+//! chain. All other chains are only jump targets, and tables without a base chain have no effect.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use super::{
 
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
 const NFT_MSG_GETCHAIN: u16 = 4;
-/// Length of `struct nfgenmsg` in bytes. A message of zeros selects all families.
+/// Length of `struct nfgenmsg` in bytes. In a request, a structure of zeros selects all families.
 const NFGENMSG_LEN: usize = 4;
 
 const NFTA_CHAIN_TABLE: u16 = 1;
@@ -31,8 +31,8 @@ pub(super) fn chains(interface: &str) -> io::Result<Vec<Hook>> {
     chains.filter_map(Result::transpose).collect()
 }
 
-/// Returns the chain that `message` describes, if it is a base chain that packets of this host on
-/// `interface` pass.
+/// Returns the chain that `message` describes. Returns `None` if the chain is no base chain, or if
+/// packets to or from this host on `interface` do not pass the chain.
 fn chain(message: &[u8], interface: &str) -> io::Result<Option<Hook>> {
     let family = *message.first().ok_or_else(malformed)?;
     let attributes = Attributes(message.get(NFGENMSG_LEN..).ok_or_else(malformed)?);
@@ -56,8 +56,9 @@ fn chain(message: &[u8], interface: &str) -> io::Result<Option<Hook>> {
     }))
 }
 
-/// Returns the names of a family and a hook. Returns `None` for hooks that packets of this host
-/// never pass (forwarding, bridges, ARP).
+/// Returns the names of a family and of a netfilter hook. `family` and `hook` are the kernel's
+/// numbers. Returns `None` for hooks that packets to or from this host never pass (forwarding,
+/// bridges, ARP).
 fn place(family: u8, hook: u32) -> Option<(&'static str, &'static str)> {
     const INET: [Option<&str>; 6] = [
         Some("prerouting"),
@@ -80,7 +81,7 @@ fn place(family: u8, hook: u32) -> Option<(&'static str, &'static str)> {
     Some((family, name.unwrap_or(Some("unknown"))?))
 }
 
-/// Returns true if a hook is bound to no device or to `interface`.
+/// Returns true if a hook names no device, or if `interface` is among the devices of the hook.
 fn applies_to(hook: &Attributes<'_>, interface: &str) -> io::Result<bool> {
     let mut devices = Vec::new();
     devices.extend(hook.text(NFTA_HOOK_DEV)?);
@@ -159,8 +160,8 @@ mod tests {
     fn a_message_that_ends_early_is_an_error_or_says_less() {
         for message in messages() {
             for end in 0..message.len() {
-                // A truncated hook is an error, and a missing hook is not. The loop checks only
-                // that no truncated message causes a panic.
+                // A truncated hook attribute is an error, but a missing hook attribute is not. The
+                // loop therefore checks only that no truncated message causes a panic.
                 let _ = chain(&message[..end], "eth1");
             }
         }

@@ -39,8 +39,8 @@ const BPF_F_QUERY_EFFECTIVE: u32 = 1;
 /// Maximum number of programs that are reported for a target and an attach type.
 const PROGRAMS_MAX: usize = 64;
 
-/// Returns the numbers of the programs of `attach_type` at `target`; the list is empty if the
-/// kernel does not know the attach type.
+/// Returns the numbers (BPF program IDs) of the programs of `attach_type` at `target`. The list is
+/// empty if the kernel does not know the attach type.
 pub(super) fn attached_programs(target: Target<'_>, attach_type: u32) -> io::Result<Vec<u32>> {
     let mut ids = [0u32; PROGRAMS_MAX];
     let (target, query_flags) = match target {
@@ -106,13 +106,13 @@ pub(super) fn mount_cgroup2() -> io::Result<OwnedFd> {
 /// The constants of an IP version for a socket and its options.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SocketFamily {
-    /// `AF_INET`, `AF_INET6`.
+    /// Address family of the socket: `AF_INET` or `AF_INET6`.
     pub(super) domain: i32,
-    /// `IPPROTO_IP`, `IPPROTO_IPV6`.
+    /// Level of the options: `IPPROTO_IP` or `IPPROTO_IPV6`.
     pub(super) level: i32,
 }
 
-/// Fields of the kernel's description of a table (`struct ipt_getinfo`).
+/// Fields of the kernel's description of a table of `iptables-legacy` (`struct ipt_getinfo`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Table {
     /// Bit set of the netfilter hooks that use the table (bit `n` for hook `n`).
@@ -143,13 +143,13 @@ const SO_GET_INFO: i32 = 64;
 const SO_GET_ENTRIES: i32 = 65;
 /// Number of bytes of `struct ipt_get_entries` before the rules.
 const ENTRIES_AT: usize = 40;
-/// Length in bytes of the longest rule set that is read. A longer rule set is not examined and
-/// counts as having rules.
+/// Length in bytes of the longest rule set that is read. If the rule set of a table is longer, the
+/// caller assumes that the table has rules.
 const RULES_LEN_MAX: usize = 16 << 20;
 
-/// Returns table `name` and its rules; `None` if the table has been removed meanwhile. The result
-/// has no rules if the rules are longer than `RULES_LEN_MAX`, or if another process is replacing
-/// the rules.
+/// Returns table `name` and its rule set as bytes. Returns `None` if the table has been removed
+/// meanwhile. The bytes are empty if the rule set is longer than `RULES_LEN_MAX`, or if another
+/// process is replacing the rules.
 pub(super) fn legacy_table(
     family: SocketFamily,
     name: &str,
@@ -160,7 +160,7 @@ pub(super) fn legacy_table(
     let socket = option_socket(family.domain)?;
     let size = size_of::<TableInfo>();
     let into = (&raw mut info).cast();
-    // SAFETY: `into` points to `size` writable bytes, and any bytes are a `TableInfo`.
+    // SAFETY: `into` points to `size` writable bytes, and any bytes are a valid `TableInfo`.
     if let Err(error) = unsafe { option(&socket, family.level, SO_GET_INFO, into, size) } {
         return gone(error);
     }
@@ -180,7 +180,8 @@ pub(super) fn legacy_table(
     // SAFETY: `into` points to `size` writable bytes.
     match unsafe { option(&socket, family.level, SO_GET_ENTRIES, into, size) } {
         Ok(()) => Ok(Some((table, bytes.split_off(ENTRIES_AT)))),
-        // The rules are being replaced. Without its rules, the table counts as having rules.
+        // Another process is replacing the rules. If the bytes are empty, the caller assumes that
+        // the table has rules.
         Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Ok(Some((table, Vec::new()))),
         Err(error) => gone(error),
     }
@@ -194,7 +195,8 @@ fn gone<T>(error: io::Error) -> io::Result<Option<T>> {
     }
 }
 
-/// Opens a socket of the IP version; the options of the tables work on any socket.
+/// Opens a socket of the address family `domain`. The options that read the tables do not depend on
+/// the type of the socket.
 fn option_socket(domain: i32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes no pointers.
     let fd = unsafe { libc::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
@@ -218,7 +220,8 @@ unsafe fn option(
     len: usize,
 ) -> io::Result<()> {
     let mut len = len as libc::socklen_t;
-    // SAFETY: the caller guarantees `into` and `len`. The kernel writes the length to a live local.
+    // SAFETY: the caller guarantees `into` and `len`. The kernel writes the length to `len`, which
+    // outlives the call.
     let result = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, into, &raw mut len) };
     if result == 0 {
         Ok(())

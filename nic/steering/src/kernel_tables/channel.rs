@@ -20,23 +20,23 @@ use rustix::{
 
 use crate::answers::{ANSWER_WAIT_MAX, limit_wait, receive_answer};
 
-/// Multicast groups (`RTMGRP_*`): link, neighbor, address and route of IPv4 and IPv6.
+/// Multicast groups (`RTMGRP_*`): links, neighbors, and the addresses and routes of IPv4 and IPv6.
 const GROUPS: u32 = 1 | 4 | 0x10 | 0x40 | 0x100 | 0x400;
 /// Length of the receive buffer in bytes. The kernel fills at most 32 KiB at a time.
 const BUFFER_LEN: usize = 64 << 10;
 /// Requested size in bytes of the socket buffer in which the kernel queues events between two
 /// polls.
 const EVENTS_LEN: usize = 1 << 20;
-/// Largest number of attempts to get a dump without an interruption by a change.
+/// Largest number of attempts to get a dump that no change of the kernel's tables interrupts.
 const DUMPS_MAX: usize = 8;
 
 /// Result of reading events.
 pub(super) enum Received {
     /// A batch of events was read. More batches may wait.
     Some,
-    /// No event is left.
+    /// No event was read, because no event was waiting or a signal interrupted the call.
     Nothing,
-    /// Events were lost.
+    /// The kernel dropped events, because the socket buffer was full.
     Overrun,
 }
 
@@ -44,7 +44,7 @@ pub(super) enum Received {
 pub(super) struct Channel {
     socket: OwnedFd,
     buffer: Vec<u8>,
-    /// Sequence number of the last request.
+    /// Sequence number of the most recent request.
     sequence: u32,
 }
 
@@ -108,13 +108,14 @@ impl Channel {
         }
     }
 
-    /// Makes the kernel create an object. An existing object stays unchanged.
+    /// Makes the kernel create an object. If the object exists, the kernel does not change it, and
+    /// the function returns success.
     pub(super) fn create_new(&mut self, request: RouteNetlinkMessage) -> io::Result<()> {
         let flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK;
         self.send_acked(request, flags, Errno::EXIST)
     }
 
-    /// Makes the kernel change an object, if it exists.
+    /// Makes the kernel change an object. Returns success also if the object does not exist.
     pub(super) fn change(&mut self, request: RouteNetlinkMessage) -> io::Result<()> {
         self.send_acked(request, NLM_F_REQUEST | NLM_F_ACK, Errno::NOENT)
     }
@@ -147,9 +148,9 @@ impl Channel {
         Ok(())
     }
 
-    /// Reads all answers to the last request. Returns false if a change of the kernel's tables
-    /// interrupted the dump. Fails if the kernel answers with an error, or if the last answer does
-    /// not arrive in time.
+    /// Reads all answers to the most recent request. Returns false if a change of the kernel's
+    /// tables interrupted the dump. Fails if the kernel answers with an error, or if the kernel
+    /// takes longer than [`ANSWER_WAIT_MAX`] for a part of the answer.
     fn collect(&mut self, answers: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
         let mut consistent = true;
         loop {

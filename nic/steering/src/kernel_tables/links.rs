@@ -62,11 +62,11 @@ pub struct LinkRecord {
     pub ethernet: bool,
     /// True if the link is switched on (IFF_UP), with or without a carrier.
     pub up: bool,
-    /// Index of the bond, bridge, team, VRF or similar master of the link; `None` for a link
-    /// without a master.
+    /// Index of the link's master, which is for example a bond, bridge, team or VRF. `None` for a
+    /// link without a master.
     pub master: Option<u32>,
     /// Index of the link that carries this link's frames (IFLA_LINK). For a veth, index of the
-    /// other end.
+    /// other end. `None` for a link without a lower link.
     pub lower: Option<u32>,
     /// True if the link with index `lower` is in another network namespace.
     pub lower_is_elsewhere: bool,
@@ -84,8 +84,9 @@ impl LinkRecord {
         }
         let names = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(_));
         if message.attributes.iter().any(names) {
-            // Only a complete description of the link has IFLA_IFNAME. A complete description
-            // without IFLA_MASTER or IFLA_LINK means that the link has no master or lower link.
+            // Only a complete description of the link has IFLA_IFNAME. If a complete description
+            // lacks IFLA_MASTER, the link has no master. If the description lacks IFLA_LINK, the
+            // link has no lower link.
             (self.master, self.lower, self.lower_is_elsewhere) = (None, None, false);
         }
         for attribute in &message.attributes {

@@ -39,7 +39,8 @@ pub struct RouteInfo {
     /// Index of the output link. For [`RouteKind::Local`], index of the link with the address. Zero
     /// if the route has no link.
     pub ifindex: u32,
-    /// Next-hop router. `None` if the destination is on the link.
+    /// Next-hop router (RTA_GATEWAY). `None` if the destination is on the link. Also `None` for an
+    /// IPv4 route through an IPv6 router (RTA_VIA), because this module does not copy RTA_VIA.
     pub gateway: Option<Address>,
     /// Preferred source address; `None` if the route has none.
     /// [`KernelTables::route_lookup`](super::KernelTables::route_lookup) then chooses an address of
@@ -184,8 +185,8 @@ fn parse_address(addr: &RouteAddress) -> Option<Address> {
     }
 }
 
-/// Parses a route. Returns `None` for a route that is not copied: a route of another table, type or
-/// address family, a route with a TOS, and a malformed route.
+/// Parses a route. Returns `None` for a malformed route, for a route with a TOS, and for a route of
+/// a table, type or address family that this module does not copy.
 fn parse_route(message: &RouteMessage) -> Option<(RouteKey, RouteAttributes)> {
     let header = &message.header;
     let kind = match header.kind {
@@ -244,7 +245,8 @@ fn apply_route_attribute(route: &mut RouteAttributes, attribute: &RouteAttribute
                 _ => None,
             });
         }
-        // All flows use the first next hop of a multipath route. The kernel would spread the flows.
+        // All flows use the first next hop of a multipath route. The kernel would spread the flows
+        // over the next hops.
         RouteAttribute::MultiPath(hops) => {
             if let Some(hop) = hops.first() {
                 route.ifindex = hop.interface_index;

@@ -22,9 +22,9 @@ pub struct AddressRecord {
     pub ifindex: u32,
     /// The address, which belongs to this machine.
     pub addr: Address,
-    /// An address in the network. The network of a point-to-point IPv4 address is the peer's
-    /// network, and this field has the peer's address. In all other cases, this field equals
-    /// `addr`.
+    /// An address in the network that the link reaches without a router. If an IPv4 address has a
+    /// peer (point-to-point), the network is the peer's network, and this field has the peer's
+    /// address. In all other cases, this field equals `addr`.
     pub network: Address,
     /// Length of the prefix of `network` in bits. The length of an IPv4 prefix includes the 96 bits
     /// of the IPv4-mapped form, so that a /24 has 120.
@@ -50,7 +50,7 @@ pub enum NeighborState {
     /// The neighbor was not confirmed recently (STALE). The link-layer address is usable, but the
     /// caller should request a confirmation.
     Stale,
-    /// The stale entry was used (DELAY). The kernel requests a confirmation soon.
+    /// The kernel used the entry when it was stale (DELAY), and requests a confirmation soon.
     Delay,
     /// The kernel has requested a confirmation (PROBE).
     Probe,
@@ -84,7 +84,7 @@ impl Neighbor {
     }
 }
 
-/// The copies of the tables.
+/// The copies of the kernel's tables of links, addresses and neighbors.
 #[derive(Default)]
 pub(super) struct Tables {
     /// Links by interface index.
@@ -190,7 +190,8 @@ impl Tables {
 }
 
 /// Returns true if the address in a message may be used: the address is neither tentative nor a
-/// duplicate (RFC 4862 §5.4). The kernel sends another message when this state changes.
+/// duplicate (RFC 4862 §5.4). The kernel sends another message when the address becomes usable or
+/// unusable.
 fn is_usable(message: &AddressMessage) -> bool {
     let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
     !message.header.flags.intersects(unusable)
@@ -205,8 +206,8 @@ fn address_record(message: &AddressMessage) -> Option<AddressRecord> {
         _ => return None,
     };
     // If the address has a peer (point-to-point), `Address` is the peer's address and `Local` is
-    // this machine's address. Otherwise, each present attribute is this machine's address. An IPv6
-    // address without a peer has no `Local`.
+    // this machine's address. If the address has no peer, `Address` is this machine's address, and
+    // so is `Local`, if present. An IPv6 address without a peer has no `Local`.
     let local = message
         .attributes
         .iter()

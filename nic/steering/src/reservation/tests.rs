@@ -1,4 +1,5 @@
-//! Tests of reservations on loopback, beside sockets of programs.
+//! Tests of reservations of ports, most of them on loopback: reservations of free ports, and of
+//! ports to which a program's socket is bound.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
@@ -28,7 +29,8 @@ fn bound(addr: [u8; 16], port: u16) -> BoundSocket {
     }
 }
 
-/// Binds the port for user `owner` with these options. Returns the result.
+/// Binds a new TCP socket of user `owner` to the port on loopback. The last two arguments are the
+/// socket's SO_REUSEADDR and SO_REUSEPORT.
 fn bind_as(owner: u32, port: u16, reuse_addr: bool, reuse_port: bool) -> io::Result<OwnedFd> {
     let socket = new_socket(LOOPBACK, SocketType::STREAM)?;
     fchown(&socket, Some(Uid::from_raw(owner)), None::<Gid>)?;
@@ -77,8 +79,9 @@ fn a_reserved_udp_port_is_taken_until_dropped() {
     std::net::UdpSocket::bind(address).unwrap();
 }
 
-/// A reservation is beside a program's listener, which the kernel still serves. The reservation
-/// holds the port when the program calls `shutdown` and `close` on the listener.
+/// A program's listener has a reservation beside it, and the kernel still serves the listener. The
+/// reservation holds the port when the program calls `shutdown` and `close` on the listener. While
+/// the reservation is shared, only sockets with SO_REUSEADDR can be bound.
 #[test]
 fn a_reservation_holds_the_port_through_any_call_on_the_listener() {
     if !may_reserve() {
@@ -96,8 +99,8 @@ fn a_reservation_holds_the_port_through_any_call_on_the_listener() {
         let held = PortReservation::beside(&bound(addr, port)).unwrap();
         assert_eq!(held.port(), port);
         drop(TcpStream::connect(("127.0.0.1", port)).expect("the kernel's listener takes it"));
-        // Without a reservation, the kernel would give the port of a socket after `shutdown` to
-        // other sockets.
+        // Without the reservation, the kernel would let other sockets bind the port after this
+        // `shutdown`.
         shutdown(&listener, Shutdown::Both).unwrap();
         for reuse_addr in [false, true] {
             assert!(is_in_use(&bind_as(0, port, reuse_addr, false)));

@@ -21,6 +21,7 @@ struct Load {
     insn_cnt: u32,
     insns: u64,
     license: u64,
+    /// `log_level`, `log_size` and the two halves of `log_buf`.
     log: [u32; 4],
     kern_version: u32,
     prog_flags: u32,
@@ -32,13 +33,15 @@ struct Load {
 /// The arguments of `BPF_PROG_ATTACH` (`union bpf_attr`).
 #[repr(C)]
 struct Attach {
+    /// `target_fd` or `target_ifindex`.
     target: u32,
+    /// `attach_bpf_fd`.
     program: u32,
     attach_type: u32,
     flags: u32,
 }
 
-/// Loads `return 1` as a program of this type, with the name "test_prog".
+/// Loads a program of this type that only returns 1. The program has the name "test_prog".
 pub fn load(prog_type: u32, expected_attach_type: u32) -> OwnedFd {
     // r0 = 1; exit
     let insns = [0x0000_0001_0000_00b7u64, 0x0000_0000_0000_0095];
@@ -61,7 +64,8 @@ pub fn load(prog_type: u32, expected_attach_type: u32) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd as RawFd) }
 }
 
-/// Attaches `program` to an interface's index, or to a cgroup's descriptor.
+/// Attaches `program` to an interface or to a cgroup. `target` is the index of the interface or the
+/// descriptor of the cgroup's directory.
 pub fn attach(program: &OwnedFd, target: u32, attach_type: u32) -> std::io::Result<()> {
     let mut attach = Attach {
         target,
@@ -69,7 +73,7 @@ pub fn attach(program: &OwnedFd, target: u32, attach_type: u32) -> std::io::Resu
         attach_type,
         flags: 0,
     };
-    // SAFETY: `attach` is live and of the size that is given.
+    // SAFETY: `attach` outlives the call, and has the stated size.
     let result = unsafe {
         let size = size_of::<Attach>();
         libc::syscall(libc::SYS_bpf, BPF_PROG_ATTACH, &raw mut attach, size)

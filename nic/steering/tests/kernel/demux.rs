@@ -1,6 +1,6 @@
 //! Tests of the demux on a veth: redirected frames, passed frames, and detaching. The demux is the
-//! XDP program that redirects the packets of claimed 3-tuples to the service, and passes all others
-//! to the kernel.
+//! XDP program that redirects the packets of claimed 3-tuples (local address, protocol and local
+//! port) to the service, the process `tidelaned`. The demux passes all other packets to the kernel.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind},
@@ -39,9 +39,9 @@ fn has_xdp(pair: &Pair) -> bool {
     })
 }
 
-/// Waits until the kernel has detached the program, which happens when the last descriptor of its
-/// attachment is closed. A process that another test has just started has a copy of the descriptor
-/// until `exec`.
+/// Waits until the kernel has detached the XDP program. The kernel detaches the program when all
+/// descriptors of its attachment (a BPF link) are closed. A process that another test has just
+/// started has a copy of the descriptor until `exec`.
 fn assert_gone(pair: &Pair) {
     let start = Instant::now();
     while has_xdp(pair) {
@@ -93,7 +93,8 @@ fn without_a_socket_or_a_claim_the_kernel_answers() {
     assert_gone(&pair);
 }
 
-/// Returns a UDP datagram over Ethernet from the peer to the host with the given link address.
+/// Returns an Ethernet frame to link address `to`. The frame has a UDP datagram from port 7001 of
+/// the peer to `port` of the host.
 fn datagram(to: [u8; 6], port: u16, text: &[u8]) -> Vec<u8> {
     let mut ip = vec![0x45, 0, 0, 28 + text.len() as u8, 0, 1, 0, 0, 64, 17, 0, 0];
     ip.extend([10, 77, 0, 2, 10, 77, 0, 1]);
@@ -107,7 +108,7 @@ fn datagram(to: [u8; 6], port: u16, text: &[u8]) -> Vec<u8> {
     frame.extend(ip);
     frame.extend([0x1b, 0x59]);
     frame.extend(port.to_be_bytes());
-    // The length, and no checksum.
+    // The length of the UDP datagram, and zero for "no checksum".
     frame.extend([0, 8 + text.len() as u8, 0, 0]);
     frame.extend(text);
     frame
@@ -119,8 +120,8 @@ fn the_kernel_gets_frames_that_are_handed_back() {
     if !privileged("the_kernel_gets_frames_that_are_handed_back") {
         return;
     }
-    // Both modes: a veth whose peer may send jumbo frames accepts no native program with
-    // `Buffers::One`.
+    // Test both modes. A veth whose peer may send jumbo frames accepts no native program for
+    // packets in a single buffer (`Buffers::One`).
     for (pair, mode) in [
         (Pair::new(), AttachMode::Native),
         (Pair::with_mtu(9000), AttachMode::Generic),
@@ -192,7 +193,8 @@ fn generic_mode_is_used_if_native_mode_is_refused() {
     if !privileged("generic_mode_is_used_if_native_mode_is_refused") {
         return;
     }
-    // A veth whose peer may send jumbo frames accepts no native program with `Buffers::One`.
+    // A veth whose peer may send jumbo frames accepts no native program for packets in a single
+    // buffer (`Buffers::One`).
     let pair = Pair::with_mtu(9000);
     let ifindex = pair.host.index("veth0");
     let demux = pair
@@ -276,12 +278,12 @@ fn a_killed_process_leaves_nothing() {
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let ready = lines.any(|line| line.is_ok_and(|line| line.contains("holding")));
-    assert!(ready, "the child attached");
+    assert!(ready, "the child did not attach");
     assert!(has_xdp(&pair));
     assert_eq!(
         connect(&pair).unwrap_err().kind(),
         ErrorKind::TimedOut,
-        "the claim holds"
+        "the claim has no effect"
     );
 
     child.kill().unwrap();

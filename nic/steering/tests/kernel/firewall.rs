@@ -11,7 +11,8 @@ use crate::{
     net::{Namespace, Pair, privileged},
 };
 
-/// Returns the hooks of `veth0` as text, without programs of cgroups, which depend on the machine.
+/// Returns the hooks of `veth0` as text. The programs of cgroups are left out, because these
+/// programs depend on the machine.
 fn hooks(namespace: &Namespace) -> Vec<String> {
     let firewall = Firewall::of("veth0", namespace.index("veth0")).expect("cgroups");
     let found = namespace.run(|| firewall.hooks()).expect("the hooks");
@@ -19,7 +20,7 @@ fn hooks(namespace: &Namespace) -> Vec<String> {
     words.filter(|hook| !hook.contains(" on cgroup ")).collect()
 }
 
-/// Returns true if `command` is installed; prints a message if not.
+/// Returns true if `command` is installed. Otherwise prints a message that names the package.
 fn has(command: &str, package: &str) -> bool {
     let there = Command::new(command).arg("-V").output();
     let there = there.is_ok_and(|output| output.status.success());
@@ -121,6 +122,8 @@ fn filters_and_programs_of_the_interface_are_hooks() {
     assert!(place.ends_with(") on veth0 (tcx ingress)"), "{last}");
 }
 
+/// A thread that has unmounted `/sys` sees no mount of the cgroup hierarchy. [`CgroupTree::find`]
+/// still finds the hierarchy.
 #[test]
 fn cgroups_are_found_where_none_is_mounted() {
     if !privileged("cgroups_are_found_where_none_is_mounted") {
@@ -145,7 +148,7 @@ fn cgroups_are_found_where_none_is_mounted() {
     assert_eq!(looked.join().expect("the hooks"), here);
 }
 
-/// The directory of a cgroup. Dropping the value removes the cgroup.
+/// Path of a cgroup's directory. Dropping the value removes the cgroup.
 struct Cgroup(String);
 
 impl Drop for Cgroup {
@@ -205,6 +208,6 @@ fn programs_of_a_cgroup_act_on_its_children_and_on_nobody_else() {
         own.starts_with('/') && hooks.without(&before).is_empty(),
         "{own}"
     );
-    // The child is removed first.
+    // Remove the child first, because the kernel refuses to remove a cgroup that has a child.
     drop(child);
 }

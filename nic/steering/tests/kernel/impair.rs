@@ -17,11 +17,14 @@ use crate::{
 };
 
 const HOST: &str = "10.77.0.1:9000";
+/// Longest time that the link waits for packets in one step.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Maximum number of steps at the end of a test, in which the link sends its delayed packets.
+/// Maximum number of steps after the end of a test's work. These steps send the packets that the
+/// link still holds back.
 const STEPS_AFTER_MAX: u32 = 200;
 
+/// Returns true if the link has sent or dropped every packet that it delayed.
 fn has_released_all(counters: &[WireCounters; 2]) -> bool {
     counters
         .iter()
@@ -32,6 +35,7 @@ fn has_released_all(counters: &[WireCounters; 2]) -> bool {
 struct Testbed {
     client: Namespace,
     host: Namespace,
+    /// Namespace of the two veth ends that the impaired link joins.
     middle: Namespace,
 }
 
@@ -60,7 +64,8 @@ impl Testbed {
         testbed
     }
 
-    /// Runs `work` while the link forwards. Returns the link's counters.
+    /// Runs `work` while the link forwards packets. Returns the link's counters: first from the
+    /// client to the host, then from the host to the client.
     fn carry(&self, impairment: Impairment, work: impl FnOnce()) -> [WireCounters; 2] {
         let ends = ["end-a".to_owned(), "end-b".to_owned()];
         let config = WireConfig {
@@ -75,7 +80,8 @@ impl Testbed {
                 while !done.load(Ordering::Relaxed) {
                     wire.step(Instant::now() + TICK, None).unwrap();
                 }
-                // On a busy machine the work may end before this thread runs.
+                // On a busy machine, the work may end before this thread has taken a step. Send all
+                // delayed packets nevertheless.
                 for _ in 0..STEPS_AFTER_MAX {
                     if has_released_all(&wire.counters().unwrap()) {
                         break;
@@ -131,6 +137,7 @@ fn packets_are_lost_and_reordered_at_the_configured_rates() {
     let from_client = counters[0];
     let share = |count: u64, of: u64| (count as f64 / of as f64 * 100.0).round() as u32;
     let sent = u64::from(DATAGRAMS);
+    // The link loses 10 % of the packets, and delays 10 % of the remaining 90 %.
     assert!(
         (8..=12).contains(&share(from_client.program.lost, sent)),
         "{from_client:?}"
@@ -144,8 +151,8 @@ fn packets_are_lost_and_reordered_at_the_configured_rates() {
         (from_client.program.delayed, 0)
     );
     assert!(from_client.overtaken <= from_client.released);
-    // Counts the datagrams that arrived after a datagram that was sent later. The link's own
-    // counter is updated late on a busy machine, and is then too low.
+    // Count the datagrams that arrived after a datagram that was sent later. The link's own counter
+    // `overtaken` is too low on a busy machine.
     let mut latest = 0;
     let late = arrived.iter().filter(|number| {
         latest = latest.max(**number);
@@ -156,7 +163,7 @@ fn packets_are_lost_and_reordered_at_the_configured_rates() {
         share(late, from_client.released) > 50,
         "{late} late, {from_client:?}"
     );
-    // The receiver's own queue may overflow slightly.
+    // The receiving socket's queue may overflow, and then a few datagrams are lost.
     let (received, carried) = (arrived.len(), sent - from_client.program.lost);
     assert!(share(received as u64, carried) > 90, "{received}");
 }
@@ -192,13 +199,13 @@ fn a_kernel_connection_survives_an_impaired_wire() {
     });
     assert!(
         received == bytes,
-        "only {} of {LEN} bytes came",
+        "the {} received bytes differ from the {LEN} sent bytes",
         received.len()
     );
     let lost: u64 = counters.iter().map(|from| from.program.lost).sum();
     let released: u64 = counters.iter().map(|from| from.released).sum();
-    // The test needs no overtaken packet, because the link's counter of them is too low on a busy
-    // machine.
+    // The counter `overtaken` may be zero, because the link counts too few overtaken packets on a
+    // busy machine.
     let overtaken: u64 = counters.iter().map(|from| from.overtaken).sum();
     assert!(lost > 0 && released >= overtaken.max(1), "{counters:?}");
 }

@@ -1,4 +1,5 @@
-//! Tests that compare the copy of the kernel's tables with the tables themselves.
+//! Tests of [`KernelTables`], the copy of the kernel's links, addresses, routes and neighbors. The
+//! tests change the kernel's tables with `ip`, and check that the copy shows the changes.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr},
@@ -17,7 +18,7 @@ fn addr(a: u8, b: u8, c: u8, d: u8) -> Address {
     address_from_ipv4(Ipv4Addr::new(a, b, c, d))
 }
 
-/// Polls until `wanted` returns true, and fails after five seconds. Returns the changes of all
+/// Polls until `wanted` returns true, or fails after five seconds. Returns the changes of all
 /// polls. The first call of `wanted` is before the first poll.
 fn poll_until(
     kernel_tables: &mut KernelTables,
@@ -76,6 +77,7 @@ fn the_first_dump_has_all() {
         (addresses.len(), addresses[0].addr),
         (1, addr(10, 77, 0, 1))
     );
+    // In the IPv4-mapped form, the prefix of a /24 is 96 bits longer.
     assert_eq!(addresses[0].prefix_len, 120);
 
     let lookup = |dst| kernel_tables.route_lookup(&dst);
@@ -158,7 +160,7 @@ fn changes_are_followed() {
         1400
     );
 
-    // The kernel does not announce the removal of the routes of a link that is switched off.
+    // When a link goes down, the kernel removes the link's routes without an announcement.
     pair.host.ip("route add 203.0.113.0/24 via 10.77.0.2");
     let routed = addr(203, 0, 113, 1);
     poll_until(&mut kernel_tables, |kernel_tables| {
@@ -185,7 +187,8 @@ fn the_source_of_a_route_is_the_address_with_the_peer_in_its_network() {
         return;
     }
     let pair = Pair::new();
-    // The prefix belongs to the peer's address, 10.1.0.7.
+    // In this command, the prefix length belongs to 10.1.0.7, the address of the point-to-point
+    // peer.
     pair.host
         .ip("addr add 10.66.0.1 peer 10.1.0.7/24 dev veth0");
     pair.host.ip("route add 192.0.2.0/24 via 10.1.0.9");
@@ -204,7 +207,8 @@ fn the_source_of_a_route_is_the_address_with_the_peer_in_its_network() {
     }
 }
 
-/// Routers of IPv6 announce themselves by their link-local addresses.
+/// Routers of IPv6 announce themselves by link-local addresses. Packets through such a router to a
+/// global address still have a global source.
 #[test]
 fn packets_by_a_link_local_router_have_a_global_source() {
     if !privileged("packets_by_a_link_local_router_have_a_global_source") {
@@ -341,7 +345,7 @@ fn after_lost_events_the_tables_are_complete() {
     });
     assert!(
         changes.contains(&Change::Resync),
-        "the test must overrun the socket"
+        "the events did not overrun the socket's buffer"
     );
     assert_eq!(
         kernel_tables
@@ -358,7 +362,8 @@ fn neighbor_line(pair: &Pair, addr: &str) -> String {
         .ip(&format!("neigh show {addr} dev veth0 nud all"))
 }
 
-/// A request to resolve a permanent or NOARP entry would make the entry an ordinary entry.
+/// The kernel's neighbor request would turn a permanent or NOARP entry into an ordinary entry, so
+/// `resolve` must not send the request for such an entry.
 #[test]
 fn neighbours_set_by_an_administrator_are_left_unchanged() {
     if !privileged("neighbours_set_by_an_administrator_are_left_unchanged") {
@@ -409,14 +414,15 @@ fn unknown_and_stale_neighbours_are_resolved() {
         pair.host
             .ip(&format!("neigh change 10.77.0.2 nud {state} dev veth0"));
         kernel_tables.resolve(ifindex, &peer).unwrap();
-        // The kernel keeps a used stale entry in DELAY before it probes the neighbour. The copy of
-        // the tables may also show REACHABLE from before the change.
+        // After a request for a stale entry, the kernel keeps the entry in DELAY before it probes
+        // the neighbour. If the copy shows REACHABLE, the neighbour has answered, or the copy does
+        // not have the change to `state` yet.
         poll_until(&mut kernel_tables, |kernel_tables| {
             found(kernel_tables, NeighborState::Delay)
                 || found(kernel_tables, NeighborState::Reachable)
         });
     }
-    // A second request leaves an entry in resolution unchanged.
+    // A second request does not change an entry that the kernel is resolving.
     let nobody = addr(10, 77, 0, 99);
     kernel_tables.resolve(ifindex, &nobody).unwrap();
     kernel_tables.resolve(ifindex, &nobody).unwrap();

@@ -1,4 +1,4 @@
-//! Tests of steering with the running kernel, in network namespaces of the test. They need root.
+//! Tests of steering with the running kernel. The tests create network namespaces and need root.
 
 mod bpf_unsafe;
 mod demux;

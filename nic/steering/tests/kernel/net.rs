@@ -13,7 +13,8 @@ use rustix::{
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 
-/// Returns true if the test may create namespaces; prints a message if not.
+/// Returns true if the process is root and `ip` is installed, so that the test can create
+/// namespaces. Otherwise prints a message that the test is skipped.
 pub fn privileged(test: &str) -> bool {
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED {test}: needs root for network namespaces (sudo -E cargo test)");
@@ -72,7 +73,7 @@ impl Namespace {
         run_command("ip", &args)
     }
 
-    /// Runs `work` on a thread in the namespace. Sockets that `work` opens stay in the namespace.
+    /// Runs `work` on a new thread in the namespace. Sockets that `work` opens stay there.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let path = format!("/run/netns/{}", self.name);
         thread::scope(|scope| {
@@ -106,8 +107,8 @@ impl Drop for Namespace {
     }
 }
 
-/// Two namespaces joined by a veth pair, `veth0` in each: the host has 10.77.0.1, the peer has
-/// 10.77.0.2.
+/// Two namespaces joined by a veth pair. Each end has the name `veth0`. The address is 10.77.0.1 in
+/// the host's namespace and 10.77.0.2 in the peer's namespace.
 pub struct Pair {
     pub host: Namespace,
     pub peer: Namespace,

@@ -5,16 +5,18 @@
 
 use tidelane_time::{Duration, Instant};
 
-/// Length of a span in rounds. The windowed maximum covers the present span and the span before it.
+/// Length of a span in rounds (round trips). The windowed maximum covers the present span and the
+/// previous span.
 const ROUNDS: u8 = 5;
-/// Bound on the enlargement of cwnd: the bytes that BtlBw delivers in this time.
+/// Upper limit of the bytes by which cwnd is enlarged: the bytes that BtlBw delivers in this time.
 const EXTRA_ACKED_MAX: Duration = Duration::from_millis(100);
 
-/// Windowed maximum of the extra bytes, which are counted in epochs. A new epoch starts when the
-/// ACKs of the present epoch have acknowledged no more bytes than BtlBw delivers.
+/// Windowed maximum of the extra bytes. The extra bytes are counted in epochs. A new epoch starts
+/// when the ACKs of the present epoch have acknowledged no more bytes than BtlBw delivers in the
+/// time of the epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct AckAggregation {
-    /// Largest number of extra bytes: of the previous span, and of the present span.
+    /// Largest number of extra bytes in the previous span, and in the present span.
     extra_acked: [u32; 2],
     /// Number of rounds in the present span.
     rounds: u8,
@@ -30,7 +32,7 @@ impl AckAggregation {
     }
 
     /// Adds `newly_delivered` acknowledged bytes, at a BtlBw of `rate` bytes per second. `round` is
-    /// true at the start of a round. The extra bytes count up to `limit`.
+    /// true at the start of a round. More than `limit` extra bytes count as `limit` bytes.
     pub(super) fn update(
         &mut self,
         now: Instant,

@@ -27,7 +27,7 @@ struct Sent {
     delivered_at: Instant,
 }
 
-/// A sender whose bursts are single segments, and its path.
+/// A BBR sender and its path. The sender sends single segments, never bursts.
 struct Path {
     bbr: Bbr,
     now: Instant,
@@ -35,7 +35,7 @@ struct Path {
     rate: u64,
     rtt: Duration,
     flight: VecDeque<Sent>,
-    /// Time at which the queue of the bottleneck is empty.
+    /// Time at which the last segment in the queue of the bottleneck leaves the queue.
     free_at: Instant,
     /// Time until which pacing stops the sender.
     paced_until: Instant,
@@ -43,8 +43,8 @@ struct Path {
     delivered: u64,
     /// Time of the last ACK, or the start of the simulation before the first ACK.
     delivered_at: Instant,
-    /// Largest number of segments in flight for which the application has data; `usize::MAX` if the
-    /// application always has data.
+    /// Number of segments in flight at which the application has no more data to send; `usize::MAX`
+    /// if the application always has data.
     app_flight_max: usize,
 }
 
@@ -137,12 +137,14 @@ fn bbr_finds_rate_and_round_trip_and_drains_its_queue() {
     });
     assert_eq!(path.bbr.mode, Mode::ProbeBw);
     assert!(near(path.bbr.bandwidth().into(), RATE), "{:?}", path.bbr);
+    // The minimum RTT includes 1 ms in which the bottleneck sends the segment.
     assert_eq!(path.bbr.min_rtt().map(Duration::as_millis), Some(41));
-    assert!(most > 2 * BDP, "STARTUP overshoots: {most}");
+    assert!(most > 2 * BDP, "STARTUP built no queue: {most}");
     let mut sum = 0u64;
     path.run(Duration::from_secs(4), |path| {
         sum += u64::from(path.in_flight())
     });
+    // The run of 4 s has 40,000 steps of 100 us.
     let mean = sum / 40_000;
     assert!((35_000..60_000).contains(&mean), "{mean} bytes in flight");
 }

@@ -6,8 +6,8 @@ use tidelane_slowpath::{Connection, Reads, window_max};
 
 use super::Engine;
 
-/// Positions of an application in the two streams of a flow, and the size of its send buffer. A
-/// position is the number of bytes since the start of the stream, modulo 2^32.
+/// Positions of an application in the two streams of a flow (a connection), and the capacity of the
+/// send buffer. A position is the number of bytes since the start of the stream, modulo 2^32.
 #[derive(Clone, Copy, Debug)]
 pub struct Advance {
     /// Stream position up to which the application has read.
@@ -19,12 +19,12 @@ pub struct Advance {
     pub tx_room: u32,
 }
 
-/// Number of bytes that an application may always write ahead of SND.UNA, unless `tx_limit` is
-/// lower. Some applications write a whole response before the peer reads its first byte, and would
-/// block forever if the buffer were smaller.
+/// Least result of [`Engine::autotuned_send_buffer`] in bytes, if `tx_limit` is not lower. Some
+/// applications write a whole response before the peer reads the first byte of the response, and
+/// would block forever if the buffer were smaller.
 const SEND_BUFFER_MIN: u32 = 256 << 10;
-/// Number of bytes that an application may write ahead per microsecond of the minimum RTT: 10
-/// Gbit/s.
+/// Number of bytes by which the largest result of [`Engine::autotuned_send_buffer`] grows per
+/// microsecond of the minimum RTT: 10 Gbit/s.
 const SEND_BUFFER_PER_US: u32 = 1250;
 /// Number of bytes that the application reads between two checks for receive-buffer autotuning. The
 /// value must be a power of two.
@@ -46,10 +46,10 @@ impl Engine {
     }
 
     /// Returns the number of bytes that an application should be able to write ahead of SND.UNA:
-    /// twice the congestion window, as in Linux, but at least `SEND_BUFFER_MIN`. A larger result is
-    /// bounded by `SEND_BUFFER_MIN` plus the bandwidth-delay product at 10 Gbit/s, because data
-    /// beyond this bound would leave the CPU cache before its transmission. `tx_limit` bounds every
-    /// result. The result may shrink between two calls. The engine does not enforce the result.
+    /// twice the congestion window, as in Linux, but at least `SEND_BUFFER_MIN`. The result is at
+    /// most `SEND_BUFFER_MIN` plus the bandwidth-delay product at 10 Gbit/s, because more data
+    /// would leave the CPU cache before its transmission. The result never exceeds `tx_limit`. The
+    /// result may shrink between two calls. The engine does not enforce the result.
     #[inline]
     pub fn autotuned_send_buffer(&self, id: FlowId, flow: &FlowState) -> u32 {
         if flow.cwnd <= SEND_BUFFER_MIN / 2 {
@@ -59,8 +59,8 @@ impl Engine {
         }
     }
 
-    /// Returns `wanted`, bounded by `tx_limit`, and by `SEND_BUFFER_MIN` plus the bandwidth-delay
-    /// product at 10 Gbit/s.
+    /// Returns the smallest of three numbers of bytes: `wanted`, `tx_limit`, and the sum of
+    /// `SEND_BUFFER_MIN` and the bandwidth-delay product at 10 Gbit/s.
     #[inline(never)]
     fn send_buffer_for_path(&self, id: FlowId, wanted: u32) -> u32 {
         let most = self.config.tx_limit;
@@ -122,6 +122,7 @@ impl Engine {
     /// Handles a read that may change the receive window, or an invalid read position.
     #[inline(never)]
     fn slow_read(&mut self, id: FlowId, rx_read: u32) -> Result<(), Misuse> {
+        // `note_read` has stored `rx_read` in the flow only if the position is valid.
         if self
             .table
             .get(id)
@@ -152,8 +153,9 @@ impl Engine {
     }
 }
 
-/// Doubles `rcv_wnd_limit` if the application has read a full window since the last doubling
-/// (receive-buffer autotuning). A window that the application set stays as it is.
+/// Doubles `rcv_wnd_limit`, the largest receive window that the flow may offer, if the application
+/// has read this number of bytes since the previous doubling (receive-buffer autotuning). A window
+/// that the application set stays as it is.
 fn autotune_window(flow: &mut FlowState, cold: &mut Connection, config: &EngineConfig) {
     let window = &cold.options.window;
     if flow.rcv_wnd_limit < config.rx_window_max
@@ -202,10 +204,10 @@ fn note_read(flow: &mut FlowState, config: &EngineConfig, rx_read: u32) -> Read 
     }
 }
 
-/// Returns true if `tx_head` is a later position than the present one. Returns false if the
-/// position stays the same, or if the flow is in CLOSED. Returns an error if `tx_head` is an
-/// earlier position or more than `limit` bytes after the acknowledged bytes, or if a FIN is queued
-/// and `tx_head` is a later position.
+/// Returns an error if `tx_head` is before the present write position, or if `tx_head` is more than
+/// `limit` bytes after the acknowledged bytes. Also returns an error if `tx_head` is after the
+/// present position although a FIN is queued. Otherwise returns true if `tx_head` is after the
+/// present position and the flow is not in CLOSED.
 #[inline(never)]
 fn may_advance(flow: &FlowState, tx_head: u32, limit: u32) -> Result<bool, Misuse> {
     let more = tx_head.wrapping_sub(flow.tx_head());

@@ -15,18 +15,20 @@ use tidelane_wire::SeqNumber;
 use super::{Engine, ts_recent_check::TS_RECENT_CHECK};
 
 /// Idle time in µs after which the slow path must check cwnd before a flow sends (RFC 5681 §4.1
-/// restarts from the initial window after an idle RTO). The value is well below the default RTO_MIN
-/// of 200 ms, so that the slow path, which compares the idle time with the RTO, is never asked too
-/// late. With an `rto_min` below this value, a flow keeps its cwnd after an idle time between its
-/// RTO and this value: a constant costs the fast path less than a comparison with the RTO.
+/// restarts from the initial window after an idle time of more than one RTO). The slow path
+/// compares the idle time with the RTO. The value is well below the default RTO_MIN of 200 ms, so
+/// that the slow path is never asked too late. If `rto_min` is below this value, a flow keeps its
+/// cwnd after an idle time that is longer than its RTO but shorter than this value. A constant is
+/// used because the fast path compares with a constant faster than with the RTO.
 const IDLE_US_MIN: u32 = 10_000;
 
 /// Flags that must be set for the fast path to finish a flow.
 const FAST_FLAGS: u32 = flags::FAST_SEND | flags::FAST_RECEIVE;
 /// Flags that must be clear for the fast path to finish a flow.
 const SLOW_FLAGS: u32 = flags::SLOW_DEADLINE | flags::FIN_QUEUED;
-/// Flags by which the engine recognizes a pending flow that has nothing to send but a pure ACK. The
-/// ACK does not move the right edge of the window, and no retransmission timer runs.
+/// Flags by which the engine recognizes a pending flow that has nothing to send but a pure ACK. Of
+/// these flags, only FAST_FLAGS and ACK_NOW are then set, so the ACK does not move the right edge
+/// of the window, and no retransmission timer runs.
 const ACK_MASK: u32 = FAST_FLAGS
     | SLOW_FLAGS
     | flags::SEND_WANTED
@@ -36,13 +38,14 @@ const ACK_MASK: u32 = FAST_FLAGS
 /// Flags by which the engine recognizes a pending flow whose data [`FastPath::send_single`] may
 /// send.
 const DATA_MASK: u32 = FAST_FLAGS | SLOW_FLAGS | flags::SEND_WANTED | SEND_SINGLE_EXCLUDES;
-/// Flags by which the engine recognizes a pending flow that has nothing to send now.
+/// Flags by which the engine recognizes a pending flow that has nothing to send now, or nothing but
+/// a pure ACK.
 const IDLE_MASK: u32 = FAST_FLAGS | SLOW_FLAGS | flags::SEND_WANTED | flags::ACK_NOW;
 
 impl Engine {
-    /// Ends a batch of segments and requests. Sends the ACKs that may not be delayed, at most one
-    /// pure ACK per flow, and the data that the windows allow. Starts the delayed-ACK timers of the
-    /// other ACKs. Ids of freed flows may be reused afterwards.
+    /// Ends a batch of segments and requests. Sends the data that the windows allow. Sends the ACKs
+    /// that may not be delayed, with at most one pure ACK per flow. Starts the delayed-ACK timers
+    /// of the other ACKs. Ids of freed flows may be reused afterwards.
     #[inline(always)]
     pub fn batch_end(&mut self, now: Instant, driver: &mut impl Driver) {
         // Flows that become pending during this loop are finished at the end of the next batch.
@@ -80,8 +83,8 @@ impl Engine {
         self.pending.push(id);
     }
 
-    /// Appends a flow to the list of pending flows, whose capacity is used up. The function is
-    /// separate, so that the common case, which needs no allocation, stays small.
+    /// Appends a flow to the list of pending flows if the capacity of the list is used up. The
+    /// function is separate, so that the common case, which needs no allocation, stays small.
     #[inline(never)]
     fn push_pending_grow(&mut self, id: FlowId) {
         self.pending.push(id);
@@ -112,7 +115,7 @@ impl Engine {
         self.drain_pending_front(count);
     }
 
-    /// Removes the first `count` flows of a list that has more than `count` flows.
+    /// Removes the first `count` flows from the list of pending flows, which has more flows.
     #[cold]
     #[inline(never)]
     fn drain_pending_front(&mut self, count: usize) {
@@ -191,8 +194,9 @@ impl Engine {
         };
         flow.flags &= !flags::PENDING;
         let (mut full, mut record) = (false, false);
-        // The flags before the send. A data segment carries the ACK and clears ACK_NOW, but may
-        // lack space for the SACK blocks. A pure ACK with the blocks then follows.
+        // A data segment carries the ACK and clears ACK_NOW, but may lack space for the SACK
+        // blocks. A pure ACK with the blocks then follows. `sack_now` therefore has the flags from
+        // before the transmission of data.
         let sack_now = flow.flags & (flags::FAST_RECEIVE | flags::SACK | flags::ACK_NOW);
         if flow.flags & flags::SEND_WANTED != 0 {
             let fast = flow.flags & (flags::FAST_SEND | flags::FIN_QUEUED) == flags::FAST_SEND;
@@ -323,8 +327,8 @@ impl Engine {
     }
 
     /// Makes the timer wheel fire for this flow no later than at the flow's earliest deadline. The
-    /// wheel may fire earlier, because the engine does not move an entry when the deadline moves to
-    /// a later time.
+    /// wheel may fire earlier, because the engine does not move the flow's entry in the wheel when
+    /// the deadline moves to a later time.
     #[inline(never)]
     fn schedule(&mut self, id: FlowId) {
         let clock = self.clock;
@@ -419,7 +423,7 @@ impl Engine {
     }
 }
 
-/// Starts the delayed-ACK timer. The engine sends a pure ACK at `deadline`, unless a data segment
+/// Starts the delayed-ACK timer. The engine sends a pure ACK at `deadline`, unless another segment
 /// carries the ACK earlier.
 #[inline]
 fn arm_delack(flow: &mut FlowState, deadline: Millis) {

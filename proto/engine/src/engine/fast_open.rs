@@ -1,4 +1,7 @@
 //! Fast Open (RFC 7413): SYNs with data or a cookie at listeners, and active opens with data.
+//!
+//! A flow is a connection. A Fast Open request is pending at a listener while the application
+//! already has the flow, but the handshake is not complete.
 
 use tidelane_flow::{
     Clock, CloseCause, Driver, FastOpenPolicy, FlowId, FlowRoute, ListenerId, OpenError,
@@ -18,13 +21,13 @@ use crate::{
     secret::Secret,
 };
 
-/// Fast Open state of the engine: the cookie keys of its listeners, their limits of pending
+/// Fast Open state of the engine: the listeners' cookie keys, the listeners' limits of pending
 /// requests, and the cookies of servers.
 #[derive(Debug)]
 pub(super) struct FastOpenState {
     /// Keys of the listeners without keys of their own.
     keys: FastOpenKeys,
-    /// Pending requests of each listener.
+    /// Number and limit of the pending requests of each listener, and its Fast Open options.
     queues: Queues,
     /// Cookies that servers have granted to active opens.
     cache: Cache,
@@ -77,8 +80,8 @@ impl Engine {
         self.config.fast_open = policy;
     }
 
-    /// Sets the cookie keys of `listener`, if it exists. `None` sets the keys of all listeners
-    /// without keys of their own.
+    /// Sets the cookie keys of `listener`, if this listener exists. If `listener` is `None`, sets
+    /// the keys of all listeners without keys of their own.
     pub fn set_fast_open_keys(&mut self, listener: Option<ListenerId>, keys: FastOpenKeys) {
         match listener {
             Some(id) if self.listeners.get(id).is_none() => {}
@@ -115,8 +118,8 @@ impl Engine {
         }
     }
 
-    /// Removes the Fast Open state of a listener. Flows that are pending at the listener stay open,
-    /// but count against no limit.
+    /// Removes the Fast Open state of a listener. The flows of its pending requests stay open, but
+    /// count against no limit.
     pub(super) fn end_fast_open(&mut self, id: ListenerId) {
         self.fast_open.queues.remove(id);
         for cold in self.connections.iter_mut() {
@@ -126,8 +129,8 @@ impl Engine {
         }
     }
 
-    /// Decides whether a SYN is accepted at once, and which cookie the SYN,ACK carries (RFC 7413
-    /// §4.2.2).
+    /// Decides whether the application gets the flow before the handshake is complete, and which
+    /// cookie the SYN,ACK carries (RFC 7413 §4.2.2).
     pub(super) fn check_fast_open(
         &mut self,
         now: Instant,
@@ -195,9 +198,9 @@ impl Engine {
         }
     }
 
-    /// Updates the Fast Open state after a segment or a timer of the flow `id`. Stores a server's
-    /// answer in the cookie cache. Ends the flow's pending request if the client has acknowledged
-    /// the SYN,ACK, or if the flow has ended. `gone` is true if the flow is being freed.
+    /// Updates the Fast Open state after a call of the slow path for the flow `id`, or, if `gone`
+    /// is true, before the flow is freed. Stores a server's answer in the cookie cache. Ends the
+    /// flow's pending request if the client has acknowledged the SYN,ACK, or if the flow has ended.
     pub(super) fn update_fast_open(&mut self, now: Instant, id: FlowId, gone: bool) {
         let (Some(flow), Some(Some(cold))) =
             (self.table.get(id), self.connections.get_mut(id.index()))
@@ -231,9 +234,10 @@ impl Engine {
         cache.offer(now, peer, policy, request.without_cookie)
     }
 
-    /// Returns the number of data bytes that a SYN to `peer` may carry, on a path with this MTU.
-    /// Returns `None` if the SYN may carry no data: the SYN needs a cookie and the cache has none,
-    /// the policy forbids Fast Open, or Fast Open to this peer pauses after lost SYNs.
+    /// Returns the number of data bytes that a SYN to `peer` may carry, over a link whose MTU is
+    /// `mtu` bytes. Returns `None` in three cases: the SYN needs a cookie and the cache has none
+    /// for this peer, the policy forbids Fast Open, or Fast Open to this peer pauses after lost
+    /// SYNs.
     pub fn fast_open_room(
         &self,
         now: Instant,
@@ -247,9 +251,10 @@ impl Engine {
         offer.data.then_some(room)
     }
 
-    /// Performs an active OPEN with Fast Open (RFC 7413 §4.2.1, client). The SYN leaves at the next
-    /// [`Engine::batch_end`] with the data written until then, up to [`Engine::fast_open_room`]
-    /// bytes, or later if the SYN is [held](FastOpenRequest::held).
+    /// Performs an active OPEN with Fast Open (RFC 7413 §4.2.1, client). The engine sends the SYN
+    /// at the next [`Engine::batch_end`], or later if the SYN is [held](FastOpenRequest::held). The
+    /// SYN carries the data that the application has written until then, but at most
+    /// [`Engine::fast_open_room`] bytes.
     ///
     /// # Errors
     ///

@@ -12,14 +12,16 @@ use tidelane_wire::{DropReason, Segment, TcpFlags};
 use super::Engine;
 use crate::{cookies, listeners::Listener};
 
-/// Time after a listener's last SYN cookie during which an ACK may return a cookie: the lifetime of
-/// a cookie (compare TCP_SYNCOOKIE_VALID in Linux).
+/// Longest lifetime of a SYN cookie (compare TCP_SYNCOOKIE_VALID in Linux). A listener accepts
+/// cookies until this time has passed since the listener most recently sent a cookie.
 const COOKIE_LIFETIME: Duration = Duration::from_secs(128);
 
 impl Engine {
     /// Handles a SYN for a listener (RFC 9293 §3.10.7.2). As in Linux, the engine drops the SYN if
     /// the accept queue is full, and the peer retransmits the SYN later. If the SYN queue is full,
-    /// the engine answers the SYN by a SYN cookie, unless the configuration turns SYN cookies off.
+    /// the engine answers the SYN by a SYN cookie, or drops the SYN if the configuration turns SYN
+    /// cookies off. The driver (the program that runs the engine) can also demand a cookie or a
+    /// drop ([`Driver::admit`]).
     pub(super) fn passive_open(
         &mut self,
         clock: Clock,

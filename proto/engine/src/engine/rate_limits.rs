@@ -27,8 +27,9 @@ impl Engine {
     }
 
     /// Sends a RST, within the limits, in answer to a segment that the driver (the program that
-    /// runs the engine) has refused. The segment belongs to no flow of this engine, and only the
-    /// driver counts it.
+    /// runs the engine) has refused. The segment belongs to no flow (connection) of this engine.
+    /// The driver counts the segment. The engine counts only the RST, or that a limit forbade the
+    /// RST.
     pub fn answer_refused(
         &mut self,
         now: Instant,
@@ -54,7 +55,7 @@ impl Engine {
         self.reset(arrival, segment, driver);
     }
 
-    /// Sends a RST in answer to `segment`, within the limits.
+    /// Sends a RST in answer to `segment`, within the limits. A segment with RST gets no answer.
     fn reset(&mut self, arrival: &Arrival, segment: &Segment<'_>, driver: &mut impl Driver) {
         let peer = arrival.key.peer.addr;
         let ip = self.config.ip.to(peer);

@@ -2,7 +2,7 @@
 //! and STATUS (RFC 9293 §3.9.1).
 //!
 //! The driver is the program that runs the engine: the service (crate `tidelane-host`), or a test.
-//! The driver is not a NIC driver.
+//! The driver is not a NIC driver. A flow is a connection.
 
 use std::ops::Range;
 
@@ -55,8 +55,8 @@ impl Engine {
 
     /// Removes a listener and frees its half-open flows without a RST. As in Linux, a peer that
     /// retransmits its SYN may then reach another listener that the application opens. The driver
-    /// must abort the flows in the accept queue, because the engine knows only the length of the
-    /// queue.
+    /// must abort the flows in the accept queue, because the engine knows only the number of these
+    /// flows.
     pub fn unlisten(&mut self, now: Instant, id: ListenerId, driver: &mut impl Driver) {
         if !self.listeners.remove(id) {
             return;
@@ -83,7 +83,7 @@ impl Engine {
     /// Drains a listener whose new SYNs go to another TCP/IP stack. The service calls this function
     /// after it has told its XDP program to pass these SYNs to the kernel. The engine still answers
     /// SYNs that arrive here. [`listener_at`](Self::listener_at) does not return the listener, so
-    /// that connections from this host to the listener also go to the other stack.
+    /// that connections from this host to the listener's address also go to the other stack.
     pub fn drain_listener(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.draining = true;
@@ -119,24 +119,25 @@ impl Engine {
         }
     }
 
-    /// Subtracts `count` connections, which the application has accepted, from the length of a
-    /// listener's accept queue.
+    /// Subtracts `count` from the number of connections in a listener's accept queue. The driver
+    /// calls this function when connections have left the queue, for example because the
+    /// application has accepted them.
     pub fn accept_queue_removed(&mut self, id: ListenerId, count: u32) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.accept_queue = listener.accept_queue.saturating_sub(count);
         }
     }
 
-    /// Adds 1 to the length of a listener's accept queue, to take back a subtraction by
-    /// [`Engine::accept_queue_removed`] if the application did not take the connection after all.
+    /// Adds 1 to the number of connections in a listener's accept queue. The driver calls this
+    /// function when a connection that the application has not accepted returns to the queue.
     pub fn accept_queue_added(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.accept_queue += 1;
         }
     }
 
-    /// Performs an active OPEN: creates a flow, sends its SYN, and returns its id (RFC 9293
-    /// MUST-43, MUST-46).
+    /// Performs an active OPEN: creates a flow, sends its SYN, and returns the id of the flow (RFC
+    /// 9293 MUST-43, MUST-46).
     pub fn open(
         &mut self,
         now: Instant,
@@ -264,7 +265,7 @@ impl Engine {
     }
 
     /// Applies `options` to a flow. A change of the receive window, the congestion control
-    /// algorithm or the IP fields takes effect at once.
+    /// algorithm or the IP fields takes effect immediately.
     pub fn set_options(
         &mut self,
         now: Instant,
@@ -333,8 +334,9 @@ impl Engine {
         Some(cold.info(flow, &self.config))
     }
 
-    /// Returns the stream positions of received bytes that the application has not read: the range
-    /// in order, then each out-of-order range.
+    /// Returns the stream positions (byte offsets from the start of the stream, modulo 2^32) of the
+    /// received bytes that the application has not read: the range in order, then each out-of-order
+    /// range.
     pub fn received(&self, id: FlowId) -> impl Iterator<Item = Range<u32>> {
         let flow = self.table.get(id);
         let cold = self.connections.get(id.index()).and_then(Option::as_ref);
@@ -364,6 +366,7 @@ impl Engine {
 
     /// Returns the engine's counters.
     pub fn counters(&self) -> Counters {
+        // The engine's own `in_segs` excludes the segments that `fast_receives` counts.
         let mut all = self.counters.clone();
         all.in_segs += all.fast_receives;
         all

@@ -1,6 +1,6 @@
-//! Periodic check of the age of TS.Recent in all flows (RFC 7323 §5.5). PAWS must not compare a
-//! segment with a TS.Recent that is older than 24 days: the peer's timestamp clock may then have
-//! advanced by half of its range, so that the sign of the difference would be wrong.
+//! Periodic check of the age of TS.Recent in all flows (connections; RFC 7323 §5.5). PAWS must not
+//! compare a segment with a TS.Recent that is older than 24 days: the peer's timestamp clock may
+//! then have advanced by half of its range, so that the sign of the difference would be wrong.
 
 use tidelane_flow::FlowId;
 use tidelane_slowpath::TS_RECENT_CHECK_INTERVAL;

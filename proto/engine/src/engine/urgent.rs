@@ -7,14 +7,16 @@ use tidelane_time::Instant;
 use super::Engine;
 
 impl Engine {
-    /// Marks the bytes before stream position `tx_up` as urgent (SEND with URGENT, RFC 9293
-    /// §3.10.2; `send` with MSG_OOB). Segments carry the urgent pointer until the urgent bytes are
+    /// Marks the bytes of the flow (connection) `id` before stream position `tx_up` as urgent (SEND
+    /// with URGENT, RFC 9293 §3.10.2; `send` with MSG_OOB). Stream position 0 is the first byte
+    /// that the application writes. Segments carry the urgent pointer until the urgent bytes are
     /// acknowledged. The driver (the program that runs the engine) may call this function before it
     /// writes the urgent bytes, so that no segment carries urgent bytes without the pointer.
     ///
-    /// Returns an error, and leaves the flow unchanged, if the flow does not exist, or if `tx_up`
-    /// is already acknowledged or beyond the send limit. Returns no error but has no effect if the
-    /// flow is in CLOSED or has sent its FIN.
+    /// Returns an error, and leaves the flow unchanged, if the flow does not exist, if the bytes
+    /// before `tx_up` are already acknowledged, or if `tx_up` is more than `tx_limit` bytes after
+    /// the acknowledged bytes. Returns no error but has no effect if the flow is in CLOSED or has
+    /// sent its FIN.
     pub fn tx_urgent(
         &mut self,
         now: Instant,

@@ -1,5 +1,6 @@
 //! Segments without a flow: segments for a connection in TIME-WAIT, segments for a listener, and
-//! segments that match neither.
+//! segments that match neither. A flow is the full state of a connection. For a connection in
+//! TIME-WAIT, the engine answers from an entry of the TIME-WAIT table.
 
 use tidelane_flow::{Arrival, Clock, Driver, IpFields, ListenerId, Verdict};
 use tidelane_slowpath::{ANSWER_INTERVAL_MS, is_rate_limited, reset_reply};
@@ -49,18 +50,18 @@ impl Engine {
         } else if !segment.flags.contains(TcpFlags::ACK)
             && self.listeners.find(&arrival.key.local).is_some()
         {
-            // RFC 9293 §3.10.7.2: LISTEN drops other segments without ACK, and sends no answer.
+            // RFC 9293 §3.10.7.2: LISTEN drops all other segments without ACK, and sends no answer.
             self.counters.drops[DropReason::NoFlow.index()] += 1;
         } else if !self.accept_cookie(clock, arrival, segment, driver) {
             self.refuse(arrival, segment, DropReason::NoFlow, driver);
         }
     }
 
-    /// Answers a segment for a connection in TIME-WAIT by an ACK, except the connection's last ACK
-    /// and a RST. A retransmitted FIN restarts the 2 MSL timer (RFC 9293 §3.10.7.4). A SYN does not
-    /// restart the timer, because a client that retransmits its SYN would prolong TIME-WAIT. The
-    /// client answers our ACK by a RST at RCV.NXT, which ends TIME-WAIT, as in Linux. A RST at any
-    /// other sequence number is ignored (RFC 1337).
+    /// Answers a segment for a connection in TIME-WAIT by an ACK. The connection's last ACK and a
+    /// RST get no answer. A retransmitted FIN restarts the 2 MSL timer (RFC 9293 §3.10.7.4). A SYN
+    /// does not restart the timer, because a client that retransmits its SYN would prolong
+    /// TIME-WAIT. The client of this SYN answers our ACK by a RST at RCV.NXT, which ends TIME-WAIT,
+    /// as in Linux. A RST at any other sequence number is ignored (RFC 1337).
     fn answer_in_time_wait(
         &mut self,
         clock: Clock,
@@ -104,8 +105,8 @@ impl Engine {
         }
     }
 
-    /// Returns true if a segment in TIME-WAIT may be answered. Only the answers to segments that
-    /// [`is_rate_limited`] selects are limited.
+    /// Returns true if a segment in TIME-WAIT may be answered. The rate limit applies only to
+    /// segments for which [`is_rate_limited`] returns true.
     fn may_answer_in_time_wait(
         &mut self,
         now: Instant,

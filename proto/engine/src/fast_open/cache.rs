@@ -1,6 +1,7 @@
-//! The client's cookie cache (RFC 7413 §4.1.3). An entry holds a server's cookie, its MSS, and the
-//! number of lost SYNs with data. For a server that sent no cookie, the entry holds the forms of
-//! the option (standard or experimental) in which the client has asked for a cookie.
+//! The client's cookie cache (RFC 7413 §4.1.3). An entry holds a server's cookie, the server's MSS,
+//! and the number of lost SYNs with data. For a server that sent no cookie, the entry holds the
+//! forms of the Fast Open option (standard or experimental) in which the client has asked for a
+//! cookie.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +10,17 @@ use tidelane_slowpath::FastOpenAnswer;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{FastOpenCookie, FastOpenOption, IpAddress};
 
-/// Largest number of servers (§4.1.3 demands a bound).
+/// Largest number of servers (§4.1.3 demands a limit).
 const SERVERS_MAX: usize = 1024;
 /// Number of consecutive lost SYNs with data from which Fast Open to a server pauses (§4.1.3.1).
 const LOSSES_MIN: u32 = 2;
-/// Base of the pause. The pause lasts `PAUSE` times 2 to the power of the number of losses.
+/// Unit of the pause. The pause lasts `PAUSE` times 2 to the power of the number of losses, of
+/// which at most `LOSSES_MAX` count.
 const PAUSE: Duration = Duration::from_secs(60);
 /// Number of losses from which the pause has its full length of 34 hours.
 const LOSSES_MAX: u32 = 11;
 
-/// Forms of the option in which the client asked a server for a cookie without success.
+/// Forms of the Fast Open option in which the client asked a server for a cookie without success.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 enum TriedForms {
     #[default]
@@ -35,9 +37,9 @@ struct Server {
     /// Cookie, in the form in which the server sent it.
     cookie: Option<FastOpenOption>,
     tried: TriedForms,
-    /// Number of SYNs with data that were lost since the last success.
+    /// Number of SYNs with data that were lost since the last answer without a loss.
     losses: u32,
-    /// Time of the last lost SYN with data.
+    /// Time at which the client learned of the most recent loss of a SYN with data.
     lost_at: Instant,
     /// Value of `Cache::uses` when the entry was last used.
     used: u64,
@@ -61,7 +63,7 @@ pub struct Cache {
     servers: BTreeMap<IpAddress, Server>,
     /// Servers by the value of `used`: the least recently used first.
     order: BTreeMap<u64, IpAddress>,
-    /// Number of uses of all entries so far. The value orders the entries by age.
+    /// Number of uses of all entries so far. The value orders the entries by their last use.
     uses: u64,
 }
 
@@ -96,7 +98,7 @@ impl Cache {
         Offer { option, data, mss }
     }
 
-    /// Stores the answer of a server to a SYN with a Fast Open option.
+    /// Stores the answer of a server to a SYN with a Fast Open option or with data.
     pub fn learn(&mut self, now: Instant, peer: IpAddress, answer: &FastOpenAnswer) {
         let server = self.touch(peer);
         server.mss = answer.mss.or(server.mss);

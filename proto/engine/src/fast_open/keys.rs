@@ -1,8 +1,8 @@
-//! Fast Open cookies of a server (RFC 7413 §4.1.2). A cookie is a keyed hash of both addresses, so
-//! that the server keeps no state for clients.
+//! Fast Open cookies of a server (RFC 7413 §4.1.2). A cookie is a keyed hash of the client's
+//! address and the server's address, so that the server keeps no state for clients.
 //!
-//! Linux computes cookies in the same way, so servers behind one address can share keys even if
-//! they run different stacks.
+//! Linux computes cookies in the same way, so servers behind one address can use common keys even
+//! if the servers run different stacks.
 
 use core::hash::Hasher;
 
@@ -26,7 +26,8 @@ pub enum CookieValidity {
     Invalid,
     /// The primary key made the cookie.
     Valid,
-    /// The backup key made the cookie. The SYN,ACK carries the new cookie.
+    /// The backup key made the cookie. The value is the cookie of the primary key, which the
+    /// SYN,ACK carries.
     Outdated(FastOpenCookie),
 }
 

@@ -9,22 +9,22 @@ use tidelane_time::{Duration, Instant};
 
 use super::keys::FastOpenKeys;
 
-/// Time for which a request that ended by a RST still counts (RFC 7413 §5.1). The owner of a
-/// spoofed address answers our SYN,ACK by a RST, which would otherwise make room for the next
-/// spoofed SYN at once.
+/// Time for which a request that ended by a RST still counts towards the limit (RFC 7413 §5.1). The
+/// owner of a spoofed address answers our SYN,ACK by a RST. Without this time, the RST would
+/// immediately make room for the next spoofed SYN.
 const RESET_HOLD: Duration = Duration::from_secs(60);
 
 /// Number and limit of the pending Fast Open requests of one listener, and the listener's Fast Open
 /// options.
 #[derive(Debug, Default)]
 pub struct Queue {
-    /// Largest number of requests that count: pending requests, and reset requests for
-    /// [`RESET_HOLD`]. Zero turns Fast Open off.
+    /// Limit of the requests that count: the pending requests, and the requests that ended by a RST
+    /// less than [`RESET_HOLD`] ago. Zero turns Fast Open off.
     max: u32,
     /// Number of pending requests.
     taken: u32,
-    /// Ends of the [`RESET_HOLD`] of requests whose connection ended by a RST before the handshake
-    /// was complete.
+    /// Requests whose connection ended by a RST before the handshake was complete: the times at
+    /// which they stop counting.
     resets: VecDeque<Instant>,
     /// Cookie keys of this listener, or `None` for the keys of the engine.
     pub keys: Option<FastOpenKeys>,
@@ -33,7 +33,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Sets the largest number of requests that count.
+    /// Sets the limit of the requests that count.
     pub fn set_max(&mut self, max: u32) {
         self.max = max;
     }
@@ -53,7 +53,7 @@ impl Queue {
 
     /// Ends a pending request. `reset` is true if the connection ended by a RST from the client's
     /// address before the handshake was complete. The request then counts for `RESET_HOLD` longer.
-    /// As in Linux, a request that ends in any other way stops counting at once.
+    /// As in Linux, a request that ends in any other way stops counting immediately.
     pub fn release(&mut self, now: Instant, reset: bool) {
         self.taken = self.taken.saturating_sub(1);
         if reset {
@@ -91,7 +91,7 @@ mod tests {
     fn rfc7413_section_5_1_pending_requests_are_bounded_and_resets_count_for_a_minute() {
         let mut queue = Queue::default();
         let now = Instant(1_000_000_000);
-        assert!(!queue.has_room(now), "no room while the limit is zero");
+        assert!(!queue.has_room(now), "room while the limit is zero");
         queue.set_max(2);
         queue.acquire();
         assert!(queue.has_room(now));
@@ -102,7 +102,7 @@ mod tests {
         queue.release(now, true);
         assert!(
             queue.has_room(now),
-            "the reset request fills only one place"
+            "the reset request fills more than one place"
         );
         queue.acquire();
         assert!(!queue.has_room(now + Duration::from_secs(59)));

@@ -1,5 +1,7 @@
-//! Two TCP engines with the same input: one with the fast path, and one without it. The test
-//! compares their output after each batch, a burst of input that ends with `batch_end`.
+//! Two TCP engines with the same input: one with the fast path (the engine's code for the common
+//! segments of established connections), and one that handles all segments on the slow path. The
+//! test compares the output and the state of the engines after each batch: a group of segments and
+//! requests that ends with a call of `batch_end`.
 
 use tidelane_engine::{
     Arrival, Driver, Duration, Ecn, Endpoint, Engine, EngineConfig, Event, FlowId, FlowInfo,
@@ -22,7 +24,7 @@ pub struct PeerSegment {
     pub payload: Vec<u8>,
 }
 
-/// Driver of one engine (the program that runs the engine), which records all output of its engine.
+/// A driver: the program that runs one engine. This driver records all output of its engine.
 #[derive(Default)]
 struct Side {
     out: Vec<SegmentOut>,
@@ -33,7 +35,8 @@ struct Side {
     frames: u32,
     /// True if there is no memory for received data.
     full: bool,
-    /// Largest payload of one `transmit` in bytes; zero if the link does not split bursts.
+    /// Largest payload in bytes of a burst (a large segment that the link splits); zero if the link
+    /// does not split bursts.
     burst_len: u32,
 }
 
@@ -52,8 +55,8 @@ impl Driver for Side {
     }
 
     fn event(&mut self, flow: FlowId, event: Event) {
-        // Progress in both directions may be one event or two, and the fast path and the slow path
-        // differ in this.
+        // An engine reports progress in both directions by one event or by two events. The fast
+        // path and the slow path differ in this choice, so record one event per direction.
         let Event::Progress { readable, writable } = event else {
             return self.events.push((flow, event));
         };
@@ -78,11 +81,12 @@ impl Driver for Side {
     fn set_ip(&mut self, _flow: FlowId, _change: IpChange) {}
 }
 
-/// Output of both engines since the last comparison.
+/// Output that was the same in both engines.
 #[derive(Debug, Default)]
 pub struct Output {
     pub out: Vec<SegmentOut>,
     pub events: Vec<Event>,
+    /// Payloads that the engines have stored, each with its stream position.
     pub placed: Vec<(u32, Vec<u8>)>,
 }
 
@@ -121,7 +125,7 @@ fn summary(info: &FlowInfo) -> String {
 }
 
 impl EnginePair {
-    /// Creates two engines with a listener each.
+    /// Creates both engines, each with one listener.
     pub fn new(config: &EngineConfig, options: SocketOptions, burst_len: u32) -> Self {
         let local = Endpoint::v4([10, 0, 0, 1], 80);
         let peer = Endpoint::v4([10, 0, 0, 2], 4242);
@@ -164,7 +168,7 @@ impl EnginePair {
         self.engines[0].info(self.flow()?)
     }
 
-    /// Returns the number of segments that each engine's fast path took.
+    /// Returns the number of segments that each engine's fast path handled.
     pub fn fast_receives(&self) -> [u64; 2] {
         [0, 1].map(|at: usize| self.engines[at].counters().fast_receives)
     }
@@ -192,7 +196,7 @@ impl EnginePair {
     }
 
     /// Ends the batch. Returns the common output of both engines, or the first difference between
-    /// them.
+    /// the engines.
     pub fn end(&mut self) -> Result<Output, String> {
         self.both(|engine, now, side| engine.batch_end(now, side));
         self.compare()
@@ -202,8 +206,8 @@ impl EnginePair {
         let [fast, slow] = &mut self.sides;
         let [fast, slow] = [fast, slow].map(|side| {
             let mut events = std::mem::take(&mut side.events);
-            // A driver collects events per flow, so their order and number within a batch do not
-            // matter.
+            // A driver may collect the events of a flow, so the order and the number of equal
+            // events within a batch do not matter.
             events.sort_by_cached_key(|event| format!("{event:?}"));
             events.dedup();
             Output {
@@ -240,7 +244,8 @@ impl EnginePair {
         Ok(fast)
     }
 
-    /// Advances the time. At each timeout of either engine, both engines handle their timers.
+    /// Advances the time by `span`. At each timeout of either engine, both engines handle their
+    /// timers. Returns the common output, or the first difference between the engines.
     pub fn wait(&mut self, span: Duration) -> Result<Output, String> {
         let end = self.now + span;
         let mut all = Output::default();
@@ -312,7 +317,7 @@ impl EnginePair {
         });
     }
 
-    /// Sets whether there is no memory for received data.
+    /// Sets whether the drivers refuse received data because there is no memory.
     pub fn set_full(&mut self, full: bool) {
         self.both(|_, _, side| side.full = full);
     }

@@ -1,14 +1,16 @@
-//! Checks that the fast path has the same effects as the slow path. Two TCP engines, one of them
-//! without the fast path, get the same segments, which are generated from a seed. After each batch
-//! of segments, both engines must have stored the same bytes, reported the same events, sent the
-//! same segments in the same order, and be in the same state.
+//! Checks that the fast path (the engine's code for the common segments of established connections)
+//! has the same effects as the slow path (the code for all segments of a connection). Two TCP
+//! engines, one of them without the fast path, get the same segments, which are generated from a
+//! seed. After each batch (a group of segments and requests), the test compares the engines. Both
+//! engines must have stored the same bytes, reported the same events, and sent the same segments in
+//! the same order. Both engines must also be in the same state.
 //!
 //! The comparison leaves out state that the fast path does not update: the minimum RTT, the largest
 //! window of the peer, the end of an idle time for CUBIC, the exact time of the last segment, and
-//! the start of the present round of slow start. Comments in `config` explain the effects of
-//! the idle time and of the round.
+//! the start of the present round (round trip) of slow start. Comments in `config` explain the
+//! effects of the idle time and of the round.
 //!
-//! A seed that has failed is added to [`REGRESSION_SEEDS`]. The environment variable
+//! A developer adds a seed that has failed to [`REGRESSION_SEEDS`]. The environment variable
 //! `TIDELANE_DIFFERENTIAL_SEEDS` sets the number of other seeds.
 
 use tidelane_engine::{Algorithm, Duration, EcnPolicy, EngineConfig, SocketOptions, TcpFlags};
@@ -25,7 +27,7 @@ use rng::Rng;
 const REGRESSION_SEEDS: &[u64] = &[];
 /// Default number of seeds.
 const SEEDS: u64 = 1500;
-/// Largest number of reported differences.
+/// Largest number of differences that the failure message shows.
 const SHOWN: usize = 5;
 /// Largest number of steps per seed.
 const STEPS: u32 = 300;
@@ -36,13 +38,14 @@ fn config(rng: &mut Rng) -> EngineConfig {
         rx_window_initial: window.min(64 << 10),
         rx_window_max: window,
         // CUBIC is left out: after a loss, CUBIC does not count the time in which its window is not
-        // in use, and the fast path does not record the end of that time. The engines would differ
-        // by a part of a round trip.
+        // in use, and the fast path does not record the end of that time. The times that CUBIC
+        // counts in the two engines would differ by a part of a round trip.
         congestion: rng.pick(&[Algorithm::NewReno, Algorithm::Dctcp]),
         // An initial window of two segments is left out. In slow start, cwnd grows only if the
-        // flight exceeded half of cwnd in the present round. An ACK on the fast path starts no
-        // round, so a round may start at different ACKs in the two engines. A flight in so small a
-        // window is often close to half of cwnd, so the engines could then differ in cwnd.
+        // flight exceeded half of cwnd in the present round trip (round). An ACK on the fast path
+        // starts no round, so a round may start at different ACKs in the two engines. In a window
+        // of two segments, the flight is often close to half of cwnd. The two engines could
+        // therefore differ in cwnd.
         initial_window: rng.pick(&[10, 20]),
         eager_acks: rng.chance(30),
         ecn: EcnPolicy::Accept,
@@ -59,7 +62,7 @@ fn options(rng: &mut Rng) -> SocketOptions {
     }
 }
 
-/// One connection of both engines.
+/// One connection of each engine, with the peer of both connections.
 struct Run {
     rng: Rng,
     engines: EnginePair,
@@ -68,7 +71,7 @@ struct Run {
     written: u32,
     /// True while the path has no loss and no reordering.
     clean_path: bool,
-    /// True while the engines get few transmit frames, or no memory for received data.
+    /// True while the drivers have few transmit frames, or no memory for received data.
     resources_limited: bool,
     /// True after the engines' application has closed its sending direction.
     shut: bool,
@@ -94,8 +97,8 @@ impl Run {
         };
         run.engines.arrive(&syn);
         run.end()?;
-        // Make the first RTT the least possible RTT, so that the minimum RTT, which the fast path
-        // does not update, never changes.
+        // The fast path does not update the minimum RTT. Make the first RTT the least possible RTT
+        // (1 us), so that the minimum RTT never changes.
         let output = run.engines.wait(Duration::from_micros(1))?;
         run.handle_output(output);
         let pure_ack = run.peer.pure_ack();
@@ -183,8 +186,9 @@ impl Run {
         }
     }
 
-    /// Fills all holes, acknowledges all data, and waits until the slow path has dropped its
-    /// scoreboard, so that the fast path can send again.
+    /// Fills all holes in the peer's data, and acknowledges all data of the engines. Then waits
+    /// until the slow path has dropped its scoreboard (the record of lost and SACKed data), so that
+    /// the fast path can send again.
     fn restore_clean_path(&mut self) -> Result<(), String> {
         self.lift_limits();
         while let Some(segment) = self.peer.fill_next_hole() {
@@ -220,7 +224,8 @@ impl Run {
         self.engines.read(head - unread.min(info.unread));
     }
 
-    /// Closes the stream of either end with a small probability.
+    /// Closes the sending direction of the engines with a small probability, and the sending
+    /// direction of the peer with the same probability.
     fn maybe_finish(&mut self) {
         if !self.shut && self.rng.below(300) == 0 {
             self.shut = true;
@@ -233,8 +238,9 @@ impl Run {
         }
     }
 
-    /// Fills all holes, reads some or all of the data, and closes the socket. After 5 s, the peer
-    /// sends a RST. The engines then have 400 s for their remaining timers.
+    /// Fills all holes in the peer's data, reads some or all of the received data, and closes the
+    /// socket. After 5 s, the peer sends a RST. The engines then have 400 s for their remaining
+    /// timers.
     fn finish_all(&mut self) -> Result<(), String> {
         self.lift_limits();
         self.end()?;

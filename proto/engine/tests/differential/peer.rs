@@ -20,7 +20,7 @@ pub struct Peer {
     pub iss: SeqNumber,
     /// SND.NXT of the peer.
     next: SeqNumber,
-    /// Ranges that were skipped and will be sent late.
+    /// Ranges of the peer's stream that the peer has skipped, and sends later.
     holes: Vec<(SeqNumber, SeqNumber)>,
     /// Sequence number up to which the peer has acknowledged the engine's data.
     una: SeqNumber,
@@ -188,7 +188,8 @@ impl Peer {
         }
     }
 
-    /// Acknowledges more data: all data, up to three full segments, or a random number of bytes.
+    /// Advances `una` by all outstanding data, by one to three full segments, or by a random number
+    /// of bytes. `una` does not go beyond the outstanding data.
     fn acknowledge(&mut self, rng: &mut Rng) {
         let all = self.outstanding();
         let more = match rng.below(10) {
@@ -199,7 +200,8 @@ impl Peer {
         self.una = self.una.add(more);
     }
 
-    /// Returns the number of bytes that the engine's window allows; zero after the peer's FIN.
+    /// Returns the number of bytes that the engine's window allows. Returns zero after the peer's
+    /// FIN, or if SND.NXT is beyond the window.
     fn room(&self) -> u32 {
         let room = self.edge.distance_from(self.next);
         if self.fin || room > 1 << 30 { 0 } else { room }
@@ -276,8 +278,8 @@ impl Peer {
         }
     }
 
-    /// Returns an ACK with SACK blocks for outstanding data, and sometimes a DSACK block. The
-    /// ACK has no blocks if the connection does not use SACK.
+    /// Returns an ACK. If the connection uses SACK, the ACK sometimes has a DSACK block, and has
+    /// SACK blocks for outstanding data if more than one full segment is outstanding.
     fn sack_ack(&mut self, rng: &mut Rng) -> PeerSegment {
         let mut segment = self.pure_ack();
         let all = self.outstanding();
@@ -304,9 +306,9 @@ impl Peer {
         let mut segment = self.pure_ack();
         match rng.below(12) {
             0 => segment.ack = self.sent.add(1 + rng.below(5000)),
-            // SEG.ACK is never between 800 and 2^30 below SND.UNA. MAX.SND.WND decides whether such
-            // an ACK is accepted (RFC 5961 §5.2). The fast path does not update MAX.SND.WND, so the
-            // two engines may decide differently.
+            // SEG.ACK is 1, 800 or 2^30 below SND.UNA, but never between 800 and 2^30 below. In
+            // between, MAX.SND.WND would decide whether the ACK is accepted (RFC 5961 §5.2). The
+            // fast path does not update MAX.SND.WND, so the two engines could decide differently.
             1 => segment.ack = self.una.sub(rng.pick(&[1, 800, 1 << 30])),
             2 => segment.seq = self.next.add(1 + rng.below(1 << 30)),
             3 => segment.seq = self.next.sub(1 + rng.below(1 << 20)),
@@ -346,7 +348,8 @@ impl Peer {
         }
     }
 
-    /// Acknowledges all data and returns the next hole's data, if there is a hole.
+    /// Acknowledges all data. If there is a hole, removes the newest hole and returns the segment
+    /// that fills this hole.
     pub fn fill_next_hole(&mut self) -> Option<PeerSegment> {
         self.una = self.sent;
         let (start, end) = self.holes.pop()?;

@@ -26,12 +26,12 @@ impl Rng {
         (self.next() % u64::from(limit)) as u32
     }
 
-    /// Returns true with a probability of `percent`.
+    /// Returns true with a probability of `percent` percent.
     pub fn chance(&mut self, percent: u32) -> bool {
         self.below(100) < percent
     }
 
-    /// Returns one of the elements.
+    /// Returns a random element of `from`, which must not be empty.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u32) as usize]
     }

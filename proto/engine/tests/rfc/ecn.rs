@@ -7,6 +7,7 @@ use crate::rig::{ACK, In, Rig, SYN, ack, data, spans, syn};
 
 const ECE: TcpFlags = TcpFlags::ECE;
 const CWR: TcpFlags = TcpFlags::CWR;
+/// Flags that a SYN adds to request ECN.
 const BOTH: TcpFlags = TcpFlags(TcpFlags::ECE.0 | TcpFlags::CWR.0);
 
 fn opening() -> In {
@@ -18,6 +19,7 @@ fn opening() -> In {
     syn(options).with(SYN | BOTH)
 }
 
+/// Returns a connection whose ends agree on ECN.
 pub fn established() -> Rig {
     let config = EngineConfig::default();
     let rig = Rig::established_by(config, SocketOptions::default(), opening());
@@ -44,7 +46,8 @@ fn section_6_1_1_only_a_syn_that_requests_ecn_gets_ecn() {
     for flags in [SYN, SYN | ECE, SYN | CWR] {
         assert_eq!(answer(EcnPolicy::Accept, opening().with(flags)), SYN | ACK);
     }
-    // The engine does not accept ECN from a SYN that is ECT, because only DCTCP sends ECT SYNs.
+    // RFC 3168 does not allow an ECT SYN. The engine agrees to ECN after an ECT SYN only if the
+    // engine's congestion control is DCTCP, which is not the case here.
     let marked = opening().ecn(Ecn::Ect0);
     assert_eq!(answer(EcnPolicy::Accept, marked), SYN | ACK);
 }
@@ -139,7 +142,7 @@ fn section_6_1_2_ece_reduces_cwnd_and_not_flight_size() {
 }
 
 /// Without SACK, a partial ACK in fast recovery shows a loss (RFC 6582 §3.2). ECE alone reports no
-/// loss, so an ACK of a part of the data after ECE shows no loss.
+/// loss. After ECE, an ACK that covers only a part of the outstanding data therefore shows no loss.
 #[test]
 fn section_6_1_2_without_sack_an_ack_after_ece_retransmits_nothing() {
     let options = TcpOptions {

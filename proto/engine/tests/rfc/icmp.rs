@@ -7,7 +7,7 @@ use tidelane_engine::{
 
 use crate::rig::{Rig, ack, spans, syn};
 
-/// ICMP errors, each with the cause that ends a connection after the error.
+/// ICMP errors, each with the cause that the engine's events `Closed` and `SoftError` then report.
 const UNREACHABLE: [(IcmpErrorKind, CloseCause); 4] = [
     (IcmpErrorKind::NetUnreachable, CloseCause::NetUnreachable),
     (IcmpErrorKind::HostUnreachable, CloseCause::HostUnreachable),
@@ -108,10 +108,11 @@ fn segments_follow_the_link_mtu_up_to_the_path_mtu() {
     );
     assert_eq!(set(&mut rig, 1240), []);
     assert_eq!(rig.info().mss, 1200);
-    // The peer's MSS of 1,460 bytes is the limit, whatever the link's MTU is.
+    // A larger link MTU does not raise the MSS above the peer's MSS of 1,460 bytes.
     assert_eq!(set(&mut rig, 9000), []);
     assert_eq!(rig.info().mss, 1460);
-    // A router on the path has reported a lower MTU, so a larger link MTU has no effect.
+    // After a router has reported a lower path MTU, only a link MTU below the path MTU changes the
+    // MSS.
     rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu: 1100 });
     set(&mut rig, 1500);
     assert_eq!(rig.info().mss, 1060);
@@ -165,7 +166,7 @@ fn rfc1191_only_smaller_mtus_with_an_outstanding_quote_count() {
         (rig.info().mss, rig.engine.counters().pmtu_lowered),
         (1460, 0)
     );
-    // A reported MTU below 552 lowers the path MTU to 552 only (Linux: `min_pmtu`).
+    // A reported MTU below 552 lowers the path MTU only to 552 (Linux: `min_pmtu`).
     rig.icmp(1, kind(68));
     assert_eq!(rig.info().mss, 512);
 }
@@ -181,7 +182,7 @@ fn rfc1191_section_3_routers_may_fragment_below_the_least_size() {
     // The MSS is 512 already, so the engine retransmits nothing.
     assert_eq!(sent, []);
     rig.push(ack(1, 2921));
-    // After the path MTU has expired, the MSS is 1460 again and segments have DF.
+    // After the path MTU has expired, the MSS is 1460 again, and segments have the DF bit again.
     rig.wait_ms(601_000);
     assert_eq!(
         (rig.info().mss, rig.driver.fragments),

@@ -99,7 +99,7 @@ fn rfc9293_shld_5_the_mss_is_announced_both_ways() {
 
 #[test]
 fn rfc8201_section_4_the_path_mtu_is_never_below_1280() {
-    // The engine ignores a Packet Too Big message with an MTU below 1280, and with no MTU (0).
+    // The engine ignores a Packet Too Big message whose MTU is below 1280, or zero.
     for mtu in [0, 68, 1279] {
         let mut rig = in_flight();
         let sent = rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu });
@@ -126,7 +126,7 @@ fn a_listener_for_ipv6_only_has_no_ipv4() {
     let at_8080 = |end: Endpoint| Endpoint { port: 8080, ..end };
     let only = at_8080(ANY_V6);
     let listener = rig.engine.listen(only, 16, options(V6_ONLY)).unwrap();
-    // A listener keeps its first value of IPV6_V6ONLY.
+    // A listener keeps the value of IPV6_V6ONLY with which the engine created the listener.
     rig.engine.set_listener_options(listener, options(false));
     rig.key.local = Endpoint::v4([10, 0, 0, 1], 8080);
     rig.key.peer = Endpoint::v4([10, 0, 0, 2], 4242);
@@ -147,7 +147,7 @@ fn a_listener_for_both_versions_has_both_and_the_port() {
             assert_eq!(again, Err(ListenError::InUse));
         }
         if v4 {
-            // The address differs from the address of the rig's first listener.
+            // This address is not 10.0.0.1, where the rig has an IPv4 listener.
             rig.key.local = Endpoint::v4([10, 0, 0, 9], 80);
             rig.key.peer = Endpoint::v4([10, 0, 0, 2], 4242);
         }

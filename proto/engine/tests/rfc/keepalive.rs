@@ -72,10 +72,12 @@ fn data_on_the_fast_path_restarts_the_idle_timer() {
     let start = rig.ms();
     let sent = rig.wait_ms(100_000);
     let probes: Vec<_> = sent.iter().filter(|out| out.seq == 0).collect();
-    // The fast path records arrivals in units of 1.024 s, so the probe may be two units late.
+    // The fast path (the engine's code for in-order segments) records arrivals in units of 1.024 s,
+    // so the probe may be two units late.
     let first = probes[0].at_ms - start;
     assert!((60_000..62_100).contains(&first), "{first}");
-    // The data has reset the count of unanswered probes, so the engine sends three more.
+    // The data has reset the count of unanswered probes, so the engine sends three more probes
+    // before the RST.
     assert_eq!(probes.len(), 3);
     assert!(sent.last().unwrap().flags.contains(RST));
 }

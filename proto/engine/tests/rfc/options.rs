@@ -10,6 +10,7 @@ use tidelane_engine::{
 use crate::rig::{ACK, In, RST, Rig, SYN, ack, data, syn, times};
 
 const FIN: TcpFlags = TcpFlags::FIN;
+/// IP fields that the application sets.
 const FIELDS: IpFields = IpFields {
     traffic_class: 0xb8,
     hop_limit: 5,
@@ -25,7 +26,7 @@ fn marked() -> SocketOptions {
     }
 }
 
-/// Returns a SYN with a window scale.
+/// Returns a SYN with the window scale option.
 fn scaled_syn() -> In {
     syn(TcpOptions {
         mss: Some(1000),
@@ -53,7 +54,8 @@ fn shld_21_headers_of_a_live_connection_change() {
     assert_eq!(rig.driver.headers, []);
     assert_eq!(rig.set_options(marked()), []);
     assert_eq!(rig.driver.headers, [(0, FIELDS)]);
-    // The engine does not report the same value again to its driver (here the rig).
+    // If the application sets the present value again, the engine does not report the value again
+    // to its driver (here the rig).
     rig.set_options(marked());
     assert_eq!(rig.driver.headers.len(), 1);
 }
@@ -136,7 +138,7 @@ fn is_accepted(rig: &mut Rig) -> bool {
 #[test]
 fn a_deferred_connection_is_accepted_with_its_first_data() {
     let mut rig = deferring(3);
-    assert_eq!(rig.wait_ms(2_500), [], "the SYN,ACK was acknowledged");
+    assert_eq!(rig.wait_ms(2_500), [], "the SYN,ACK was sent again");
     rig.push(data(1, 1, 10));
     assert!(is_accepted(&mut rig));
     assert_eq!(rig.driver.placed, [(0, 10)]);
@@ -160,8 +162,9 @@ fn a_deferred_connection_is_accepted_without_data_after_its_timeout() {
     assert!(is_accepted(&mut rig));
 }
 
-/// Returns a connection in FIN-WAIT-2, whose application has closed the socket. Also returns the
-/// engine's answer to the ACK of the FIN.
+/// Returns a connection whose application has closed the socket and whose FIN is acknowledged. With
+/// [`FinWait2::Never`], the connection has ended; otherwise, the connection is in FIN-WAIT-2. Also
+/// returns the engine's answer to the ACK of the FIN.
 fn closed(options: SocketOptions) -> (Rig, Vec<crate::rig::Out>) {
     let mut rig = Rig::established(options);
     assert!(rig.close()[0].flags.contains(FIN));
@@ -207,7 +210,7 @@ fn a_receive_buffer_that_was_set_is_the_window_and_does_not_grow() {
         },
     );
     let reply = rig.push(scaled_syn());
-    // A window of 100,000 bytes needs 17 bits, and the field has 16.
+    // A window of 100,000 bytes needs 17 bits, and the window field has 16, so the shift is 1.
     assert_eq!((reply[0].wnd, reply[0].options.wscale), (0xffff, Some(1)));
     rig.push(ack(1, 1));
     for round in 0..200 {
@@ -249,7 +252,7 @@ fn a_clamp_limits_the_window_of_a_live_connection_until_removed() {
         },
         ..SocketOptions::default()
     };
-    assert_eq!(rig.set_options(larger).len(), 1, "a window update");
+    assert_eq!(rig.set_options(larger).len(), 1, "window updates");
     assert!(rig.info().rcv_wnd > 49_000);
 }
 
@@ -268,13 +271,15 @@ fn the_window_is_at_least_twice_so_rcvlowat() {
     );
     rig.push(data(1, 1, 1000));
     rig.wait_ms(100);
-    // The bound is below 1,000,000 bytes, because unread data reduces the window.
+    // The least expected window is below 1,000,000 bytes, because unread data reduces the window.
     assert!(rig.info().rcv_wnd > 900_000, "{}", rig.info().rcv_wnd);
 }
 
-/// SO_MAX_PACING_RATE also bounds a connection whose ACKs the fast path handles.
+/// SO_MAX_PACING_RATE also limits a connection whose ACKs the fast path (the engine's code for
+/// in-order segments and their ACKs) handles.
 #[test]
 fn so_max_pacing_rate_holds_with_acks_on_the_fast_path() {
+    /// Pacing rate in bytes per second.
     const RATE: u32 = 1_000_000;
     let mut rig = Rig::established(SocketOptions {
         pacing_rate_max: RATE.into(),
@@ -291,7 +296,8 @@ fn so_max_pacing_rate_holds_with_acks_on_the_fast_path() {
             .map(|out| out.len)
             .sum::<u32>();
     }
-    // The first ten segments are not paced, and the test may end before or after a burst.
+    // The test lasts 100 ms. The first ten segments are not paced, and the test may end before or
+    // after a burst.
     let (least, most) = (RATE / 10, RATE / 10 + 14 * mss);
     assert!(
         (least..=most).contains(&sent),

@@ -7,17 +7,18 @@ use tidelane_engine::{
 
 use crate::rig::{ACK, RST, Rig, SYN, ack, syn};
 
-/// The SO_REUSEPORT group of the listeners.
+/// The SO_REUSEPORT group of the shared listeners. `tidelaned` uses the user id of a socket as the
+/// group.
 const OWNER: Option<u32> = Some(1000);
 /// Number of ports of the peer. The peer opens one connection from each port.
 const PEERS: u16 = 3000;
 
-/// Returns a rig whose peer sends its SYNs to a port that `count` listeners share, and the
-/// listeners.
+/// Returns a rig whose peer sends its SYNs to a port that `count` listeners share. Also returns the
+/// ids of these listeners.
 fn shared(count: usize) -> (Rig, Vec<ListenerId>) {
     let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
     rig.key.local.port = 8080;
-    let listeners = (0..count).map(|_| join(&mut rig, OWNER).expect("they share"));
+    let listeners = (0..count).map(|_| join(&mut rig, OWNER).expect("a listener"));
     let listeners = listeners.collect();
     (rig, listeners)
 }
@@ -28,7 +29,7 @@ fn join(rig: &mut Rig, group: Option<u32>) -> Result<ListenerId, ListenError> {
         .listen_in_group(local, 1 << 16, SocketOptions::default(), group)
 }
 
-/// Opens connections from many ports. Returns the listener of each connection.
+/// Opens a connection from each of the peer's ports. Returns the listener of each connection.
 fn open_all(rig: &mut Rig) -> Vec<ListenerId> {
     let open = |port| {
         rig.key = FlowKey {

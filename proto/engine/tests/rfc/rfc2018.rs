@@ -10,8 +10,8 @@ fn section_5_blocks_outside_of_the_outstanding_data_are_ignored() {
     rig.push(ack(1, 3001));
     let (cwnd, unsent) = (rig.info().cwnd, rig.info().unsent);
     for (left, right) in [
-        // Below SND.UNA, across SND.UNA, beyond SND.NXT, across SND.NXT, empty, inverted, and far
-        // beyond SND.NXT.
+        // In this order, the blocks are below SND.UNA, across SND.UNA, beyond SND.NXT, across
+        // SND.NXT, empty, inverted, and far beyond SND.NXT.
         (1, 2001),
         (2001, 4001),
         (20_001, 21_001),
@@ -41,8 +41,8 @@ fn rfc6675_section_5_1_after_a_timeout_sacked_data_is_not_retransmitted() {
     while rig.engine.counters().timeouts == 0 {
         rig.wait_ms(10);
     }
-    // The application has no unsent data, so the engine ends F-RTO and uses conventional recovery
-    // (RFC 5682 §3.1).
+    // The application has no unsent data, so the engine ends F-RTO (the detection of a spurious
+    // timeout) and uses conventional recovery (RFC 5682 §3.1).
     let mut again = Vec::new();
     let mut una = 1001;
     while una < 10_001 {

@@ -18,8 +18,9 @@ fn section_4_a_duplicate_is_reported_once() {
     assert_eq!(rig.engine.counters().dsack_sent, 1);
 }
 
-/// A duplicate arrives in the same batch as the ACKs that start a recovery. The retransmission is
-/// shorter than the MSS and has room for SACK blocks.
+/// A batch consists of the segments that the engine gets before a call of `batch_end`. A duplicate
+/// arrives in the same batch as the ACKs that start a recovery. The retransmission is shorter than
+/// the MSS and has room for SACK blocks.
 #[test]
 fn section_4_a_retransmission_and_an_ack_report_a_duplicate_once() {
     let mut rig = Rig::established_sack();
@@ -79,7 +80,8 @@ fn section_5_a_spurious_retransmission_is_undone() {
     assert_eq!(rig.info().sacked, 2000);
 }
 
-/// When the DSACK arrives, cwnd has already grown beyond its size before the recovery.
+/// When the DSACK arrives, cwnd is already larger than the ten segments that cwnd had before the
+/// recovery.
 #[test]
 fn section_5_an_undo_keeps_later_growth() {
     let mut rig = Rig::established_sack();
@@ -121,12 +123,12 @@ fn section_4_2_the_part_that_came_before_is_reported_in_and_out_of_order() {
         blocks.as_slice().iter().map(relative).collect::<Vec<_>>()
     };
     assert_eq!(blocks(&mut rig, data(501, 1, 1000)), [(501, 1001)]);
-    // The first segment out of order is no duplicate. The second one is a partial duplicate: its
-    // ACK carries the DSACK block, and the range that contains the block (§4.2.2).
+    // The first segment out of order is no duplicate. The second segment is a partial duplicate:
+    // its ACK carries the DSACK block, and the range that contains the DSACK block (§4.2.2).
     assert_eq!(blocks(&mut rig, data(3001, 1, 1000)), [(3001, 4001)]);
     let both = [(3501, 4001), (3001, 4501)];
     assert_eq!(blocks(&mut rig, data(3501, 1, 1000)), both);
-    // A segment in order that overlaps the out-of-order range.
+    // The next segment is in order, and its end overlaps the out-of-order range.
     assert_eq!(blocks(&mut rig, data(1501, 1, 2000)), [(3001, 3501)]);
     assert_eq!(rig.engine.counters().dsack_sent, 3);
 }
@@ -137,7 +139,7 @@ fn section_4_in_one_batch_each_of_several_duplicates_is_reported() {
     for seq in [1, 1001, 2001] {
         rig.push(data(seq, 1, 1000));
     }
-    // Two adjacent duplicates make one range.
+    // Two adjacent duplicates make one range, which one ACK reports.
     for seq in [1, 1001] {
         rig.arrive(data(seq, 1, 1000));
     }

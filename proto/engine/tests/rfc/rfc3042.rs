@@ -13,7 +13,7 @@ fn section_2_two_duplicates_send_new_segments_and_the_third_retransmits() {
     assert_eq!(spans(&rig.push(ack(1, 1))), [(11_001, 1000)]);
     let third = rig.push(ack(1, 1));
     assert_eq!(third[0].seq, 1);
-    // Limited transmit does not enlarge cwnd, from which ssthresh is computed.
+    // ssthresh is 0.7 times a cwnd of ten segments: limited transmit has not enlarged cwnd.
     assert_eq!(rig.info().ssthresh, 7000);
 }
 

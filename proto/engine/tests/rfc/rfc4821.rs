@@ -1,5 +1,6 @@
-//! Tests of packetization layer path MTU discovery (RFC 4821): black holes, probes, and congestion
-//! control. A rig is one TCP engine, with the test as its peer.
+//! Tests of packetization layer path MTU discovery (RFC 4821): black holes (paths that drop large
+//! packets without an ICMP error), probes, and congestion control. A rig is one TCP engine, with
+//! the test as its peer.
 
 use tidelane_engine::{EngineConfig, MtuProbing, SeqNumber, SocketOptions, TcpOptions};
 
@@ -36,7 +37,8 @@ impl Peer {
         }
     }
 
-    /// Delivers `sent` and acknowledges each segment. Returns the engine's answers.
+    /// Delivers the segments of `sent` that the path carries, and acknowledges each delivered
+    /// segment. Returns the engine's answers.
     fn take(&mut self, rig: &mut Rig, sent: &[Out]) -> Vec<Out> {
         let mut more = Vec::new();
         for out in sent.iter().filter(|out| out.len <= self.limit) {
@@ -78,11 +80,11 @@ fn section_7_7_timeouts_bring_the_size_down() {
     rig.write(14_600);
     let sent = rig.wait_ms(4_000);
     // After the fourth consecutive timeout, the engine assumes a black hole and retransmits a
-    // segment of the base size.
+    // segment of the base size (1024 bytes).
     assert_eq!(spans(&sent), [(1, 1460), (1, 1460), (1, 1460), (1, 1024)]);
     assert_eq!(rig.engine.counters().mtu_black_holes, 1);
-    // Even the base size of 1024 bytes may be too large, so the next timeout retransmits a segment
-    // of the least size.
+    // Even the base size may be too large, so the next timeout retransmits a segment of the least
+    // size (512 bytes).
     assert_eq!(spans(&rig.wait_ms(4_000)), [(1, 512)]);
     let least = rig.wait_ms(60_000);
     assert!(least.iter().all(|out| out.len == 512), "{least:?}");
@@ -118,7 +120,7 @@ fn section_7_3_the_largest_size_that_arrives_is_found() {
             peer.carry(&mut rig, 50_000);
         }
         let found = rig.info().mss;
-        // The search stops less than 8 bytes below the largest size.
+        // The search stops less than 8 bytes below `limit`, the largest size that arrives.
         assert!(found <= limit && limit < found + 8, "{found} of {limit}");
         let counters = rig.engine.counters();
         assert!(counters.mtu_probes > counters.mtu_raised || limit == 1460);
@@ -186,8 +188,9 @@ fn section_5_2_the_next_connection_starts_with_the_found_size() {
     let mut peer = Peer::new(1240);
     let sent = peer.carry(&mut rig, 100_000);
     assert!(sent.iter().all(|out| out.len <= found) && sent[0].len == found);
-    assert_eq!(rig.engine.counters().mtu_probes, probes, "no search");
-    // When the cache entry has expired, probes test larger sizes before data uses them.
+    assert_eq!(rig.engine.counters().mtu_probes, probes, "a new search");
+    // After the found size has expired, the first segments still have this size. Probes then find
+    // the larger size.
     rig.wait_ms(601_000);
     peer.limit = 1460;
     let lens: Vec<u32> = spans(&peer.carry(&mut rig, 50_000))

@@ -1,5 +1,5 @@
-//! Tests of SYN floods: the bounds of half-open state, and SYN cookies that preserve the options
-//! (RFC 4987 §3.6). A rig is one TCP engine, with the test as its peer.
+//! Tests of SYN floods: the limits of half-open connections, and SYN cookies that preserve the
+//! options of the SYN (RFC 4987 §3.6). A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{EngineConfig, Event, SocketOptions, TcpFlags, TcpOptions};
 
@@ -15,8 +15,8 @@ fn opening() -> In {
     syn(options).with(SYN | TcpFlags(TcpFlags::ECE.0 | TcpFlags::CWR.0))
 }
 
-/// Returns a rig in which a SYN flood has filled the listener's SYN queue (128 half-open
-/// connections) or has reached the engine's limit `half_open_max`.
+/// Returns a rig after a SYN flood, which has reached the lower of two limits: the capacity of
+/// the listener's SYN queue (128 half-open connections), and the engine's limit `half_open_max`.
 fn flooded(config: EngineConfig) -> Rig {
     let most = config.half_open_max;
     let mut rig = Rig::listening(config, SocketOptions::default());
@@ -25,7 +25,7 @@ fn flooded(config: EngineConfig) -> Rig {
         rig.push(syn(TcpOptions::NONE));
     }
     let half_open = rig.engine.flows().count() as u32;
-    assert_eq!(half_open, most.min(128), "bounded");
+    assert_eq!(half_open, most.min(128), "half-open flows");
     rig.key.peer.port = 4242;
     rig.events();
     rig
@@ -36,7 +36,7 @@ fn section_3_6_a_full_syn_queue_keeps_nobody_out_and_no_option_is_lost() {
     let mut rig = flooded(EngineConfig::default());
     let half_open = rig.engine.flows().count();
     let answer = rig.push(opening())[0];
-    assert_eq!(rig.engine.flows().count(), half_open, "no state");
+    assert_eq!(rig.engine.flows().count(), half_open, "a new flow");
     assert_eq!(answer.flags, SYN | ACK | TcpFlags::ECE);
     assert_eq!(answer.options.mss, Some(1460));
     assert!(answer.options.sack_permitted && answer.options.wscale.is_some());
@@ -123,9 +123,9 @@ fn room_comes_back_when_half_open_connections_end() {
     assert_eq!(rig.engine.flows().count(), 1);
 }
 
-/// As in Linux: while the accept queue is full, the last ACK of a handshake is dropped and the
-/// SYN,ACK is retransmitted. The connection is established once there is room. New SYNs are
-/// dropped.
+/// As in Linux: while the accept queue is full, the engine drops new SYNs and the last ACK of a
+/// handshake. The engine retransmits the SYN,ACK of this handshake. Once the queue has room, the
+/// next ACK establishes the connection.
 #[test]
 fn a_full_accept_queue_delays_as_in_linux() {
     let mut rig = Rig::with_backlog(EngineConfig::default(), SocketOptions::default(), 1);
@@ -151,7 +151,8 @@ fn a_full_accept_queue_delays_as_in_linux() {
     rig.iss = tidelane_engine::SeqNumber(0);
     rig.push(syn(TcpOptions::NONE));
     rig.push(ack(1, 1));
-    // The queue is full again: the ACK of the third connection is dropped.
+    // The queue is full again. The SYN,ACK for port 3 is retransmitted, and the ACK from port 3 is
+    // dropped.
     rig.key.peer.port = 3;
     let again = rig.wait_ms(1_500);
     assert!(
@@ -196,10 +197,10 @@ fn a_full_accept_queue_only_keeps_the_last_acknowledgment_out() {
     assert_eq!(
         rig.events(),
         [Event::Accepted(listener), Event::READABLE],
-        "the retransmitted data completes it"
+        "the retransmitted data did not complete the handshake"
     );
     rig.key.peer.port = 3;
     rig.iss = tidelane_engine::SeqNumber(0);
     rig.push(syn(TcpOptions::NONE));
-    assert_eq!(rig.engine.flows().count(), 2, "the queue is full again");
+    assert_eq!(rig.engine.flows().count(), 2, "a full queue took a SYN");
 }

@@ -1,7 +1,7 @@
-//! Tests of congestion control (RFC 5681) in the TCP engine: idle restart, the window after a
-//! timeout, bursts, and acknowledgments. The tests of `proto/cc` cover the growth of the window. A
-//! rig is one engine, with the test as its peer. A batch is a burst of segments that the test
-//! passes to the engine before it calls `batch_end`.
+//! Tests of congestion control (RFC 5681) in the TCP engine: idle restart, cwnd after a timeout,
+//! bursts, and acknowledgments. The tests of `proto/cc` cover the growth of cwnd. A rig is one
+//! engine, with the test as its peer. A batch is a group of segments that the test passes to the
+//! engine before the test calls `batch_end`.
 
 use tidelane_engine::{EngineConfig, SocketOptions, TcpFlags, TcpOptions};
 
@@ -61,8 +61,8 @@ fn section_4_2_out_of_order_and_hole_filling_data_is_acknowledged_at_once() {
     assert_eq!((sent.len(), sent[0].ack), (1, 2001));
 }
 
-/// A batch may be a whole window of the peer. With a single ACK per batch, the loss of that ACK
-/// would cause a timeout.
+/// A batch may contain all data that the peer has in flight. With a single ACK per batch, the loss
+/// of that ACK would cause a timeout.
 #[test]
 fn section_4_2_each_run_around_a_hole_is_acknowledged_once() {
     let mut rig = Rig::established_sack();
@@ -78,8 +78,8 @@ fn section_4_2_each_run_around_a_hole_is_acknowledged_once() {
     };
     let at = |seq| data(seq, 1, 1000);
     let pushed = |seq| at(seq).with(ACK | TcpFlags::PSH);
-    // A run is a sequence of consecutive segments. The first run is in order, and the others lie
-    // beyond a hole each.
+    // A run is a sequence of consecutive segments. The first run is in order, and each of the other
+    // two runs lies beyond a hole.
     assert_eq!(
         batch(&[at(1), at(1001), at(3001), at(4001), at(6001), at(7001)]),
         [
@@ -120,8 +120,8 @@ fn section_4_2_each_run_of_a_batch_is_acknowledged() {
         };
         let peer = TcpOptions::NONE;
         let mut rig = Rig::established_with(config, SocketOptions::default(), peer);
-        // A new connection does not delay ACKs (quick-ack mode) until a data segment carries an
-        // ACK.
+        // The engine delays no ACK of a new connection (quick-ack mode) until a data segment of the
+        // engine carries an ACK.
         rig.push(data(1, 1, 1));
         rig.write(1);
         rig.push(ack(2, 2));
@@ -166,8 +166,9 @@ fn section_3_1_after_a_timeout_the_window_is_one_segment() {
     assert_eq!(rig.info().cwnd, 1000);
 }
 
-/// A receiver with GRO may acknowledge a burst by one ACK, whose loss would stall the connection if
-/// the burst were a whole window.
+/// On a link with segmentation offload (GSO), the engine sends large segments (bursts). A receiver
+/// with GRO may acknowledge a burst by one ACK. If the burst were a whole window, the loss of this
+/// ACK would stall the connection.
 #[test]
 fn a_window_on_a_gso_link_is_sent_in_two_bursts() {
     let mut rig = grown();

@@ -7,8 +7,8 @@ use crate::rig::{ACK, In, RST, Rig, SYN, ack, syn};
 
 const FIN: TcpFlags = TcpFlags::FIN;
 
-/// Returns a rig with a connection in TIME-WAIT, which the engine has closed before the peer. With
-/// `timestamps`, both ends use timestamps, and the peer's last timestamp is 500.
+/// Returns a rig with a connection in TIME-WAIT. The engine has closed the connection first. If
+/// `timestamps` is true, both ends have used timestamps, and the peer's last timestamp is 500.
 fn in_time_wait(timestamps: bool) -> Rig {
     let peer = if timestamps {
         TcpOptions::timestamps(1, 0)
@@ -30,8 +30,9 @@ fn in_time_wait(timestamps: bool) -> Rig {
     rig
 }
 
-/// Returns true if a SYN with this sequence number and timestamp opens a connection. The connection
-/// in TIME-WAIT has used timestamps if `timestamps` is true.
+/// Returns true if a SYN with this sequence number and TSval opens a connection. The SYN has no
+/// timestamps if `tsval` is `None`. The connection in TIME-WAIT has used timestamps if `timestamps`
+/// is true.
 fn opens(timestamps: bool, seq: u32, tsval: Option<u32>) -> bool {
     let mut rig = in_time_wait(timestamps);
     let mut again = In {

@@ -3,8 +3,9 @@
 
 use crate::rig::{Out, Rig, ack};
 
-/// Returns a flow with unsent data after a flight of twenty segments, of which the first `holes`
-/// are lost. Also returns the segments that each SACK elicits.
+/// Returns a rig whose connection has twenty segments in flight, and unsent data. The first `holes`
+/// segments of the flight are lost. The peer receives the other segments one by one, and answers
+/// each by a SACK. Also returns the segments that each SACK elicits.
 fn recovery(holes: u32) -> (Rig, Vec<Vec<Out>>) {
     let mut rig = Rig::established_sack();
     rig.write(10_000);
@@ -30,7 +31,8 @@ fn recovery(holes: u32) -> (Rig, Vec<Vec<Out>>) {
 #[test]
 fn section_3_1_cwnd_is_reduced_in_proportion_to_deliveries() {
     let (mut rig, replies) = recovery(1);
-    // The first two SACKs elicit limited transmit, and the third the fast retransmission.
+    // The first two SACKs elicit new segments (limited transmit), and the third SACK elicits the
+    // fast retransmission.
     assert_eq!(replies[2][0].seq, 10_001);
     let in_recovery = &replies[2..];
     let sent: usize = in_recovery.iter().map(Vec::len).sum();
@@ -39,7 +41,7 @@ fn section_3_1_cwnd_is_reduced_in_proportion_to_deliveries() {
     assert!((11..=13).contains(&sent), "{sent}");
     assert!(
         in_recovery.iter().all(|reply| reply.len() <= 1),
-        "no bursts"
+        "a SACK elicited a burst"
     );
     // At most two consecutive SACKs elicit no segment.
     let silent = in_recovery

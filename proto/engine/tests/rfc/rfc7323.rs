@@ -65,7 +65,8 @@ fn section_2_3_our_own_shift_is_at_most_fourteen() {
         let config = windows(1 << 14, max);
         let (_, first) = Rig::opening(config, SocketOptions::default());
         assert_eq!(first.options.wscale, Some(shift), "{max}");
-        // The scaled field can represent the whole window, or all but one unit of the field.
+        // The largest window that the scaled field can represent is `max`, or at most one unit (`1
+        // << shift` bytes) less.
         assert!(u64::from(max) <= 0x1_0000 << shift);
     }
 }
@@ -80,7 +81,8 @@ fn section_2_4_data_within_an_earlier_window_is_accepted() {
     let told = rig.write(10)[0];
     assert_eq!(told.ack + (u32::from(told.wnd) << 14), 1 + 0xc000);
     assert_eq!(rig.info().rcv_wnd, 0xffff);
-    // Data up to the first right edge is accepted, and no data beyond this edge.
+    // The engine accepts data up to the right edge that the SYN,ACK announced, and no data beyond
+    // this edge.
     rig.arrive(data(1, 11, 1000));
     rig.arrive(data(1001, 11, (edge - 1001) as usize + 500));
     rig.batch_end();

@@ -1,5 +1,6 @@
 //! Tests of TCP Fast Open (RFC 7413), server and client. A rig is one TCP engine, with the test as
-//! its peer.
+//! its peer. A flow is a connection. A Fast Open request is a SYN whose flow the application gets
+//! before the handshake is complete. The request is pending until the handshake ends.
 
 use tidelane_engine::{
     Advance, CloseCause, Duration, Endpoint, EngineConfig, Event, FastOpenCookie, FastOpenKeys,
@@ -11,6 +12,9 @@ use crate::rig::{ACK, In, LINK, Out, RST, Rig, SYN, ack, data, spans, syn};
 
 const PSH: TcpFlags = TcpFlags::PSH;
 
+/// Returns a configuration with the Fast Open policy `bits`, in the format of Linux's
+/// `tcp_fastopen`: 0x1 for clients, 0x2 for servers, 0x4 for clients without a cookie, 0x200 for
+/// servers without a cookie, and 0x400 for every listener.
 fn config(bits: u32) -> EngineConfig {
     EngineConfig {
         fast_open: FastOpenPolicy::from_bits(bits),
@@ -18,8 +22,8 @@ fn config(bits: u32) -> EngineConfig {
     }
 }
 
-/// Returns a rig with a listener that allows `places` pending requests. `bits` is the policy in the
-/// format of Linux's `tcp_fastopen`.
+/// Returns a rig with a listener that allows `places` pending requests. `bits` is the policy (see
+/// [`config`]).
 fn server_with(bits: u32, places: u32) -> (Rig, ListenerId) {
     let options = SocketOptions::default();
     let mut rig = Rig::listening(config(bits), options);
@@ -39,7 +43,7 @@ fn option(cookie: FastOpenCookie) -> FastOpenOption {
     }
 }
 
-/// Returns a SYN with a cookie or a cookie request, and `len` bytes of data.
+/// Returns a SYN with `len` bytes of data. `cookie` is a cookie or a cookie request.
 fn fast_syn(cookie: FastOpenCookie, len: usize) -> In {
     let mut options = TcpOptions {
         mss: Some(1000),
@@ -65,7 +69,7 @@ fn cookie_of(rig: &mut Rig) -> FastOpenCookie {
     answer.options.fast_open().unwrap().cookie
 }
 
-/// Returns a server whose application has got a flow before the end of the handshake.
+/// Returns a server whose application has a flow before the handshake is complete.
 fn pending() -> Rig {
     let mut rig = server();
     let cookie = cookie_of(&mut rig);
@@ -90,7 +94,7 @@ fn section_4_2_2_a_valid_cookie_delivers_data_at_once() {
     assert_eq!(
         events,
         [Event::Accepted(ListenerId(0)), Event::READABLE],
-        "in this order"
+        "wrong events, or wrong order"
     );
     let flow = rig.engine.flow(id(&rig)).unwrap();
     assert_eq!((flow.state(), flow.rx_head()), (State::SynReceived, 100));
@@ -107,8 +111,11 @@ fn section_4_2_2_a_valid_cookie_delivers_data_at_once() {
     assert_eq!((rig.info().flight_size, rig.info().bytes_acked), (0, 2500));
     assert!(!rig.info().fast_open_pending);
     let events = rig.events();
-    assert!(!events.contains(&Event::Accepted(ListenerId(0))), "once");
-    assert_eq!(rig.wait_ms(5000), [], "no timer is left");
+    assert!(
+        !events.contains(&Event::Accepted(ListenerId(0))),
+        "accepted twice"
+    );
+    assert_eq!(rig.wait_ms(5000), [], "a timer still runs");
     assert_eq!(rig.engine.counters().passive_opens, 1);
 }
 
@@ -156,13 +163,13 @@ fn data_is_accepted_only_if_policy_and_listener_allow_it() {
             ..TcpOptions::NONE
         })
     };
-    // The policy allows data without a cookie: first at a listener whose limit is its backlog, then
-    // at a listener whose application set a limit.
+    // The policy allows data without a cookie. At the first listener, the backlog limits the
+    // pending requests. At the second listener, the application has set the limit.
     let mut everywhere = Rig::listening(config(0x602), SocketOptions::default());
     assert_eq!(everywhere.push(plain)[0].ack, 101);
     let (mut rig, _) = server_with(0x202, 1);
     assert_eq!(rig.push(plain)[0].ack, 101);
-    // The socket option of the listener allows data without a cookie.
+    // The listener's socket option TCP_FASTOPEN_NO_COOKIE allows data without a cookie, too.
     let (mut rig, listener) = server_with(2, 1);
     assert_eq!(rig.push(plain)[0].ack, 1);
     rig.engine.set_fast_open_without_cookie(listener, true);
@@ -204,7 +211,7 @@ fn section_5_1_pending_requests_are_bounded() {
         [true, true, true, false]
     );
     assert_eq!(rig.engine.counters().fast_open_overflows, 1);
-    // A request does not count once its handshake is complete.
+    // A request does not count against the limit once its handshake is complete.
     rig.key.peer.port = 3;
     rig.push(fast_syn(cookie, 100));
     rig.push(ack(101, 1));
@@ -223,7 +230,7 @@ fn section_5_1_a_request_counts_while_its_syn_ack_is_retransmitted() {
     rig.push(fast_syn(cookie, 100));
     let again = rig.wait_ms(3_500);
     assert!(again.len() >= 2, "{again:?}");
-    // A duplicate of the SYN does not end the request, either.
+    // Neither the retransmissions of the SYN,ACK nor a duplicate of the SYN ends the request.
     rig.push(fast_syn(cookie, 100));
     rig.key.peer.port += 1;
     assert_eq!(rig.push(fast_syn(cookie, 100))[0].ack, 1);
@@ -304,7 +311,11 @@ fn a_reset_during_the_handshake_leaves_the_data_readable() {
     let flow = rig.engine.flow(id(&rig)).unwrap();
     assert_eq!((flow.state(), flow.rx_head()), (State::Closed, 100));
     let reset = rig.push(ack(101, 1));
-    assert_eq!((reset.len(), reset[0].flags), (1, RST), "the flow is gone");
+    assert_eq!(
+        (reset.len(), reset[0].flags),
+        (1, RST),
+        "a closed flow took the segment"
+    );
 }
 
 #[test]
@@ -312,7 +323,7 @@ fn an_unreachable_client_ends_a_pending_flow_but_keeps_its_data() {
     let mut rig = pending();
     rig.events();
     assert_eq!(rig.icmp(5000, IcmpErrorKind::HostUnreachable), []);
-    assert_eq!(rig.events(), [], "not outstanding");
+    assert_eq!(rig.events(), [], "the quoted data was never sent");
     rig.icmp(0, IcmpErrorKind::HostUnreachable);
     assert_eq!(rig.events(), [Event::Closed(CloseCause::HostUnreachable)]);
     assert_eq!(rig.engine.flow(id(&rig)).unwrap().rx_head(), 100);
@@ -325,7 +336,7 @@ fn syn_ack_is_retransmitted_and_the_flow_ends_without_an_answer() {
     let again = rig.wait_ms(1100);
     assert_eq!(spans(&again), [(0, 0)], "only the SYN,ACK");
     assert_eq!((again[0].flags, again[0].ack), (SYN | ACK, 101));
-    // A retransmitted SYN gets the same answer, and the data stays in flight.
+    // A retransmitted SYN gets the SYN,ACK again, and the application's data stays in flight.
     rig.wait_ms(600);
     let cookie = FastOpenCookie::REQUEST;
     assert_eq!(rig.push(fast_syn(cookie, 100))[0].ack, 101);
@@ -343,7 +354,7 @@ fn syn_ack_is_retransmitted_and_the_flow_ends_without_an_answer() {
 
 #[test]
 fn a_program_may_close_before_the_handshake_ends() {
-    // Without unread data, close sends a FIN, and the connection ends normally.
+    // Without unread data, close sends a FIN. The ACK of the FIN completes the handshake, too.
     let mut rig = pending();
     let flow = id(&rig);
     let read = Advance {
@@ -441,7 +452,7 @@ fn client() -> Rig {
 #[test]
 fn section_4_2_1_a_client_with_a_cookie_sends_data_in_syn() {
     let mut rig = client();
-    assert_eq!(room(&rig), Some(1000), "the server's MSS less options");
+    assert_eq!(room(&rig), Some(1000), "not the MSS less option space");
     let first = open(&mut rig, FastOpenRequest::default(), 700);
     assert_eq!((first.flags, first.seq, first.len), (SYN, 0, 700));
     let cookie = first.options.fast_open().unwrap().cookie;
@@ -471,7 +482,7 @@ fn data_that_syn_ack_does_not_acknowledge_is_retransmitted_at_once() {
     rig.push(ack(1, 3001));
     assert_eq!(rig.info().flight_size, 0);
     assert_eq!(rig.engine.counters().fast_open_active_fails, 1);
-    // An ACK of unsent data is refused (RFC 9293 §3.10.7.3).
+    // A SYN,ACK that acknowledges unsent data gets a RST (RFC 9293 §3.10.7.3).
     let mut rig = client();
     open(&mut rig, FastOpenRequest::default(), 100);
     assert_eq!(rig.push(syn_ack(102, None))[0].flags, RST);
@@ -487,7 +498,7 @@ fn syn_is_retransmitted_without_data_and_option() {
     assert_eq!(again[0].options.fast_open(), None);
     let text = rig.push(syn_ack(1, None));
     assert_eq!(spans(&text), [(1, 500)]);
-    // Fast Open to this server pauses after two consecutive losses.
+    // Fast Open to this server pauses after the loss of two consecutive SYNs with data.
     rig.push(ack(1, 501));
     assert_eq!(room(&rig), Some(1000));
     open(&mut rig, FastOpenRequest::default(), 500);
@@ -530,8 +541,8 @@ fn data_in_syn_ack_is_accepted() {
     assert_eq!(rig.info().state, State::CloseWait);
 }
 
-/// With `more_follows`, the ACK of the SYN,ACK waits for data that could carry the ACK. The test
-/// sends no such data and checks the delayed ACK.
+/// With `more_follows`, the engine delays the ACK of the SYN,ACK, so that following data can carry
+/// the ACK. The test sends no further data, and checks the delayed ACK.
 #[test]
 fn data_that_follows_the_open_carries_the_ack() {
     let mut rig = client();
@@ -542,7 +553,7 @@ fn data_that_follows_the_open_carries_the_ack() {
     open(&mut rig, request, 1000);
     assert_eq!(rig.push(syn_ack(1001, None)), []);
     let late = rig.wait_ms(100);
-    assert_eq!((late.len(), late[0].flags), (1, ACK), "no data follows");
+    assert_eq!((late.len(), late[0].flags), (1, ACK), "no delayed ACK");
 }
 
 #[test]
@@ -556,7 +567,7 @@ fn data_is_sent_without_a_cookie_by_policy_or_socket_option() {
         rig.key.local.port = 999;
         let first = open(&mut rig, request, 100);
         assert_eq!((first.len, first.options.fast_open()), (100, None));
-        // A cookie without a request is not stored.
+        // The client does not store a cookie that it did not request.
         rig.push(syn_ack(101, Some(&[5; 8])));
         assert!(rig.info().syn_data);
         rig.engine
@@ -573,7 +584,7 @@ fn simultaneous_open_with_data() {
     let answer = rig.push(crossing)[0];
     assert_eq!((answer.flags, answer.ack, answer.len), (SYN | ACK, 1, 0));
     let text = rig.push(ack(1, 1));
-    assert_eq!(spans(&text), [(1, 300)], "not accepted before");
+    assert_eq!(spans(&text), [(1, 300)], "the data was not retransmitted");
     rig.wait_ms(10);
     rig.push(ack(1, 301));
     assert_eq!(rig.info().flight_size, 0);

@@ -1,5 +1,5 @@
-//! Tests of DCTCP on the wire (RFC 8257). The tests of `proto/cc` cover the window. A rig is one
-//! TCP engine, with the test as its peer.
+//! Tests of DCTCP on the wire (RFC 8257). The tests of `proto/cc` cover the congestion window. A
+//! rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{Algorithm, Ecn, EngineConfig, SocketOptions, TcpFlags, TcpOptions};
 
@@ -35,7 +35,8 @@ fn dctcp_requests_ecn_under_any_policy_by_an_ect_syn() {
 #[test]
 fn section_3_2_a_change_of_ce_state_is_acknowledged_at_once_and_separately() {
     let mut rig = established();
-    // ACKs are delayed only after the first windows.
+    // The flow (the connection) starts in quick-ack mode, in which ACKs are not delayed. Twenty
+    // segments end this mode.
     let mut seq = 1;
     for _ in 0..20 {
         rig.push(data(seq, 1, 1000).ecn(Ecn::Ect0));
@@ -54,7 +55,7 @@ fn section_3_2_a_change_of_ce_state_is_acknowledged_at_once_and_separately() {
     assert_eq!(told, [(seq + 3000, ACK | ECE), (seq + 4000, ACK)]);
 }
 
-/// An ACK with ECE does not grow cwnd before ECE halves cwnd.
+/// An ACK with ECE halves cwnd. The ACK does not grow cwnd first, or ssthresh would be larger.
 #[test]
 fn section_3_3_ece_does_not_grow_cwnd_first() {
     let mut rig = established();
@@ -89,7 +90,8 @@ fn section_3_3_the_first_ece_halves_cwnd_and_later_ones_follow_alpha() {
         }
         rig.wait_ms(10);
     }
-    // Alpha is one at first. Later, alpha is small, because only one segment in every fifth window
+    // A reduction multiplies cwnd by 1 - alpha / 2. Alpha, the estimated part of the data with CE
+    // marks, is one at first. Later, alpha is small, because only one segment in every fifth window
     // is acknowledged with ECE.
     assert!((0.5..0.7).contains(&reductions[0]), "{reductions:?}");
     let last = *reductions.last().unwrap();

@@ -1,13 +1,15 @@
 //! Tests of RACK-TLP (RFC 8985), for the requirements that neither a script of `tests/conformance`
-//! nor a test in `scoreboard.rs` covers. A rig is one TCP engine, with the test as its peer.
+//! nor a test in `proto/slowpath/src/scoreboard.rs` covers. A rig is one TCP engine, with the test
+//! as its peer.
 
 use tidelane_engine::{CaState, Duration, EngineConfig, SocketOptions, TcpOptions};
 
 use crate::rig::{Out, Rig, ack, spans, times};
 
-/// Sends ten segments, of which the first arrives late. Returns the time in ms from the third SACK
-/// to the retransmission of the first segment. Then acknowledges all segments, and reports the
-/// retransmission as spurious by a DSACK.
+/// Sends ten segments, of which the first arrives late. After the engine has retransmitted the
+/// first segment, acknowledges all segments, and reports the retransmission as spurious by a DSACK.
+/// Returns the time in ms from the third SACK to the retransmission. `una` is the sequence number
+/// of the first segment.
 fn reordering_wait(rig: &mut Rig, una: u32) -> u64 {
     rig.write(10_000);
     rig.wait_ms(40);
@@ -28,7 +30,7 @@ fn reordering_wait(rig: &mut Rig, una: u32) -> u64 {
     waited
 }
 
-/// Returns a connection with an RTT of 40 ms, and the sequence number of its next byte.
+/// Returns a connection with an RTT of 40 ms, and the sequence number of the next byte to send.
 fn of_40_ms() -> (Rig, u32) {
     let mut rig = Rig::established_sack();
     // RTT samples of 40 ms, after the 10 ms of the handshake.
@@ -40,8 +42,8 @@ fn of_40_ms() -> (Rig, u32) {
     (rig, 30_001)
 }
 
-/// Acknowledges segments out of order, which shows the engine that the path reorders. Returns the
-/// sequence number of the next byte.
+/// Sends ten segments, and acknowledges two of them out of order by SACK, which shows the engine
+/// that the path reorders. Returns the sequence number of the next byte to send.
 fn reorder(rig: &mut Rig, una: u32) -> u32 {
     rig.write(10_000);
     rig.wait_ms(40);
@@ -57,10 +59,12 @@ fn reorder(rig: &mut Rig, una: u32) -> u32 {
 #[test]
 fn section_6_2_step_4_a_spurious_retransmission_widens_the_reordering_window() {
     let (mut rig, una) = of_40_ms();
-    // Three SACKed segments suffice while the path is not known to reorder.
+    // While the path is not known to reorder, three SACKed segments cause an immediate
+    // retransmission.
     assert_eq!(reordering_wait(&mut rig, una), 0);
-    // The reordering window is then a quarter of the minimum RTT, and grows by a quarter with each
-    // round that had a spurious retransmission.
+    // Once the path is known to reorder, the reordering window is a number of quarters of the
+    // minimum RTT. The number is one at first. Each round with a spurious retransmission, like the
+    // round above, increments the number.
     let una = reorder(&mut rig, una + 10_000);
     let waits: Vec<u64> = (0..3)
         .map(|round| reordering_wait(&mut rig, una + round * 10_000))
@@ -71,8 +75,8 @@ fn section_6_2_step_4_a_spurious_retransmission_widens_the_reordering_window() {
     assert!(waits[2] <= 41, "{waits:?}");
 }
 
-/// An ACK that arrives sooner after a retransmission than the minimum RTT acknowledges the late
-/// original segment.
+/// If an ACK arrives less than the minimum RTT after a retransmission, the ACK is for the original
+/// segment, which was only late.
 #[test]
 fn section_6_2_step_3_a_late_original_shows_reordering() {
     for (after_ms, seen) in [(4, 1), (12, 0)] {
@@ -87,8 +91,8 @@ fn section_6_2_step_3_a_late_original_shows_reordering() {
     }
 }
 
-/// The echoed timestamp shows the late original, too (RFC 3522 §3.2), even if a queue has increased
-/// the RTT.
+/// An ACK that echoes the timestamp of the original segment also shows that this segment was only
+/// late (RFC 3522 §3.2), even if a queue delays the ACK by more than the minimum RTT.
 #[test]
 fn section_6_2_step_3_an_echo_of_the_original_shows_reordering() {
     for late in [true, false] {
@@ -101,7 +105,7 @@ fn section_6_2_step_3_an_echo_of_the_original_shows_reordering() {
         let first = rig.write(10_000)[0];
         rig.wait_ms(20);
         let tsecr = |out: &Out| out.options.timestamps.map_or(0, |t| t.tsval);
-        // The timestamps make segments shorter.
+        // The timestamp option makes segments shorter than 1000 bytes.
         let len = rig.info().mss;
         let end = 1 + 4 * len;
         let segment = ack(1, 1).sack(&rig, &[(1 + len, end)]).ts(2, tsecr(&first));
@@ -125,7 +129,7 @@ fn section_7_2_a_probe_is_never_later_than_the_timeout() {
         ..TcpOptions::NONE
     };
     let mut rig = Rig::established_with(config, SocketOptions::default(), sack);
-    // With equal samples, the RTO approaches SRTT, so that a PTO of 2 SRTT would be longer.
+    // With equal RTT samples, the RTO approaches SRTT plus 5 ms. A PTO of 2 SRTT would be longer.
     for round in 0..60 {
         rig.write(1000);
         rig.wait_ms(10);
@@ -149,15 +153,16 @@ fn section_7_2_after_a_timeout_there_are_no_probes() {
     }
     let probes = rig.engine.counters().loss_probes;
     assert_eq!(probes, 1);
-    // After progress and another silence, the running timer is the RTO timer.
+    // After an ACK of one segment, the peer is silent again. The RTO timer then runs, not the probe
+    // timer.
     rig.push(ack(1, 1001));
     rig.wait_ms(60_000);
     assert!(rig.engine.counters().timeouts > 3);
     assert_eq!(rig.engine.counters().loss_probes, probes);
 }
 
-/// A probe repairs a loss, which reduces cwnd. Another loss in the same flight does not reduce cwnd
-/// again, because its data was sent before the reduction.
+/// If a probe repairs a loss, this loss reduces cwnd. Another loss in the same flight does not
+/// reduce cwnd again, because the lost data was sent before the reduction.
 #[test]
 fn section_7_4_a_loss_behind_a_probe_does_not_reduce_again() {
     let mut rig = Rig::established_sack();
@@ -171,7 +176,7 @@ fn section_7_4_a_loss_behind_a_probe_does_not_reduce_again() {
         ((1001, 1000), 1)
     );
     rig.write(8_000);
-    // The ACK is beyond the probe, without a DSACK.
+    // The ACK covers data after the probe and carries no DSACK, so the probe has repaired a loss.
     rig.push(ack(1, 3001));
     let ssthresh = rig.info().ssthresh;
     assert!(ssthresh < 10_000, "{ssthresh}");
@@ -184,7 +189,7 @@ fn section_7_4_a_loss_behind_a_probe_does_not_reduce_again() {
         (info.ca_state, info.ssthresh),
         (CaState::Recovery, ssthresh)
     );
-    // A loss in the next window of data reduces the window again.
+    // A loss in the next window of data reduces cwnd again.
     rig.wait_ms(11);
     rig.push(ack(1, 10_001));
     rig.write(8_000);
@@ -197,7 +202,7 @@ fn section_7_4_a_loss_behind_a_probe_does_not_reduce_again() {
 }
 
 /// On a path that reorders, spurious retransmissions have widened the reordering window. After
-/// sixteen recoveries without a spurious retransmission, the window is smaller again.
+/// sixteen recoveries without a spurious retransmission, the reordering window is smaller again.
 #[test]
 fn section_6_2_step_4_sixteen_recoveries_reset_the_reordering_window() {
     let (mut rig, una) = of_40_ms();
@@ -239,12 +244,13 @@ fn section_6_3_after_a_timeout_recent_data_stays_in_flight() {
         rig.write(3000);
         rig
     };
+    // Measure the time in ms from the transmission to the timeout.
     let (mut rig, mut wait) = (start(), 0);
     while rig.engine.counters().timeouts == 0 {
         rig.wait_ms(1);
         wait += 1;
     }
-    // The RTT is 10 ms. The two new segments are sent 5 ms before the timeout.
+    // The RTT is 10 ms. A second rig sends two new segments 5 ms before its timeout.
     let mut rig = start();
     rig.wait_ms(wait - 5);
     assert_eq!(rig.write(2000).len(), 2);

@@ -71,7 +71,7 @@ fn must_35_a_window_that_closes_over_the_flight_is_probed() {
         }
     }
     assert!((3..10).contains(&probes), "{probes}");
-    // When the window opens, the rest of the data is sent at once or at the next probe.
+    // After the window has opened, the rest of the data is sent immediately or at the next timeout.
     let mut sent = rig.push(ack(1, 1001).wnd(5000));
     sent.extend(rig.wait_ms(20_000));
     assert_eq!(sent[0].seq, 1001, "{:?}", spans(&sent));
@@ -182,7 +182,7 @@ fn shld_3_data_precedes_the_reset() {
     rig.push(data(1, 1, 100));
     let flow = rig.flow_id().unwrap();
     rig.engine.tx_advance(flow, 10).unwrap();
-    // The 100 bytes are unread.
+    // The application has not read the 100 bytes, so close sends a RST.
     let sent = rig.close();
     assert_eq!(sent.len(), 2, "{sent:?}");
     assert_eq!((sent[0].seq, sent[0].len), (1, 10));
@@ -219,6 +219,7 @@ fn must_46_invalid_endpoints_are_refused() {
     assert_eq!(rig.batch_end(), []);
 }
 
+/// A batch consists of the segments that the engine receives before the rig calls `batch_end`.
 #[test]
 fn must_58_and_59_a_batch_is_acknowledged_once() {
     let mut rig = Rig::established(SocketOptions::default());
@@ -247,8 +248,8 @@ fn must_60_a_cork_gives_way_in_time() {
     assert!((195..=260).contains(&(sent[0].at_ms - start)), "{sent:?}");
 }
 
-/// The persist timer limits the time for which a cork holds data. Data that the end of the cork
-/// releases must start the retransmission timer.
+/// While a cork (TCP_CORK) holds data back, the persist timer runs. When the application removes
+/// the cork, the data is sent, and the retransmission timer must replace the persist timer.
 #[test]
 fn must_19_data_held_by_a_cork_is_retransmitted_too() {
     let mut rig = Rig::established(SocketOptions {
@@ -267,7 +268,8 @@ fn must_19_data_held_by_a_cork_is_retransmitted_too() {
     assert_eq!(spans(&again[..1]), [(1, 300)]);
 }
 
-/// A data segment, which the fast path might handle, opens the window.
+/// The peer opens its window by a segment with in-order data. Usually, the fast path (the engine's
+/// code for in-order segments) handles such a segment.
 #[test]
 fn must_36_data_sent_into_an_opened_window_is_retransmitted_too() {
     let mut rig = Rig::established(SocketOptions::default());
@@ -292,7 +294,7 @@ fn must_66_a_reset_and_an_acknowledgment_count_while_our_window_is_closed() {
     let sent = rig.push(data(QUOTA + 1, 501, 10));
     assert_eq!((sent[0].ack, sent[0].wnd), (QUOTA + 1, 0));
     assert_eq!(rig.driver.placed.len(), placed);
-    // The connection survives however long the window is closed (MAY-8).
+    // The connection survives an hour with a closed window (MAY-8).
     rig.wait_ms(3_600_000);
     rig.events();
     rig.push(ack(QUOTA + 1, 501).with(RST));
@@ -334,7 +336,7 @@ fn shld_15_no_new_data_beyond_a_shrunk_window() {
         "{:?}",
         spans(&again)
     );
-    // The right edge is at 3001.
+    // The right edge of the window is at 3001, although data up to 4001 has been sent.
     let sent = rig.push(ack(2, 1001).wnd(2000));
     assert!(sent.iter().all(|out| out.seq < 4001), "{:?}", spans(&sent));
     let sent = rig.push(ack(2, 4001).wnd(4000));
@@ -377,8 +379,8 @@ fn section_3_10_7_4_an_older_segment_does_not_change_the_window() {
     assert_eq!(rig.info().snd_wnd, 9000);
 }
 
-/// The peer moves the right edge of its window back into the oldest segment, and continues to
-/// answer.
+/// The peer moves the right edge of its window back into the oldest segment in flight, and
+/// continues to answer.
 #[test]
 fn shld_17_a_shrunk_window_does_not_end_the_connection() {
     let config = EngineConfig {
@@ -402,7 +404,8 @@ fn shld_17_a_shrunk_window_does_not_end_the_connection() {
     assert!(rig.events().contains(&Event::Closed(CloseCause::TimedOut)));
 }
 
-/// The counts of bytes are exact beyond 4 GiB, where sequence numbers and stream positions wrap.
+/// The count of received bytes is exact beyond 4 GiB, where sequence numbers and stream positions
+/// (the offsets of bytes in the stream) wrap.
 #[test]
 fn section_3_4_byte_counts_continue_where_sequence_numbers_wrap() {
     const LEN: usize = 60_000;
@@ -420,7 +423,7 @@ fn section_3_4_byte_counts_continue_where_sequence_numbers_wrap() {
     while received < 9 << 30 {
         rig.push(data(received as u32 + 1, 1, LEN));
         received += LEN as u64;
-        // The application is sometimes behind.
+        // The application reads only after every seventh segment.
         if received.is_multiple_of(7 * LEN as u64) {
             rig.read(received as u32);
         }

@@ -1,11 +1,12 @@
-//! Tests of CUBIC in the TCP engine (RFC 9438). The tests of `proto/cc` cover the curve. A rig is
-//! one engine, with the test as its peer.
+//! Tests of CUBIC in the TCP engine (RFC 9438). The tests of `proto/cc` cover the curve along which
+//! cwnd grows. A rig is one engine, with the test as its peer.
 
 use tidelane_engine::{EngineConfig, SocketOptions, TcpOptions};
 
 use crate::rig::{Rig, ack};
 
-/// Acknowledges all data in flight, segment by segment, one RTT later.
+/// Waits for one RTT, and then acknowledges the data that is in flight at the call, segment by
+/// segment. `una` is SND.UNA of the engine.
 fn round(rig: &mut Rig, una: &mut u32) {
     let flight = rig.info().flight_size;
     rig.wait_ms(10);
@@ -16,8 +17,9 @@ fn round(rig: &mut Rig, una: &mut u32) {
     }
 }
 
-/// Returns cwnd after a loss at twenty segments and ten seconds of small exchanges, and cwnd one
-/// RTT later. The flow uses all of cwnd in this RTT.
+/// Loses a segment when cwnd is twenty segments. After the recovery, sends only small segments for
+/// ten seconds, and then fills cwnd for one RTT. Returns cwnd before and after this RTT. If
+/// `fast_path` is true, the fast path (the engine's code for in-order segments) is on.
 fn window_after_pause(fast_path: bool) -> (u32, u32) {
     let config = EngineConfig {
         fast_path,
@@ -60,9 +62,9 @@ fn section_5_8_time_in_which_the_window_was_not_in_use_does_not_count() {
     }
 }
 
-/// The ACK acknowledges three segments, and its SACK block six. In slow start, an ACK of nine
-/// segments would nearly double cwnd. If the ACK also shows a loss, cwnd does not grow (as in
-/// Linux): ssthresh is 0.7 times the ten segments of cwnd before the ACK.
+/// The ACK acknowledges three segments, and its SACK block covers six segments. In slow start, the
+/// delivery of nine segments would nearly double cwnd. This ACK also shows a loss, so cwnd does not
+/// grow (as in Linux): ssthresh is 0.7 times the cwnd of ten segments from before the ACK.
 #[test]
 fn section_4_6_an_ack_that_shows_a_loss_does_not_grow_cwnd() {
     let mut rig = Rig::established_sack();

@@ -1,6 +1,8 @@
 //! Test rig: one TCP engine, whose peer and application are played by the test. Sequence numbers
-//! are relative, as in tcpdump: 0 is the SYN, and 1 is the first byte. A batch is a burst of
-//! segments and requests that the rig passes to the engine before it calls `batch_end`.
+//! are relative, as in tcpdump: 0 is the SYN, and 1 is the first byte. A flow is a connection. A
+//! stream position is the offset of a byte in the stream of one direction. A batch is a group of
+//! segments and requests that the rig passes to the engine before the rig calls `batch_end`. A
+//! burst is one large segment, which the link splits into segments of one MSS.
 
 use tidelane_engine::{
     Arrival, Driver, Duration, Ecn, Endpoint, Engine, EngineConfig, Event, FlowId, FlowKey,
@@ -12,10 +14,12 @@ pub const LINK: LinkId = LinkId(1);
 pub const ACK: TcpFlags = TcpFlags::ACK;
 pub const SYN: TcpFlags = TcpFlags::SYN;
 pub const RST: TcpFlags = TcpFlags::RST;
-/// Initial sequence number of the peer.
+/// Initial sequence number of the peer, 4096 before the wrap.
 const IRS: SeqNumber = SeqNumber(0xffff_f000);
-/// Number of segments in one batch after which the engine counts as sending endlessly.
+/// Number of segments that the engine must not exceed in one batch. An engine that sends more
+/// probably never stops.
 const SENT_MAX: usize = 100_000;
+/// Source of the payload bytes of the peer's segments.
 static ZEROES: [u8; 65_536] = [0; 65_536];
 
 /// A segment that the peer sends. `seq` is relative to the peer's initial sequence number, and
@@ -25,7 +29,9 @@ pub struct In {
     pub seq: u32,
     pub ack: u32,
     pub flags: TcpFlags,
+    /// Window field, not scaled.
     pub wnd: u16,
+    /// Length of the payload in bytes.
     pub len: usize,
     pub options: TcpOptions,
     pub ecn: Ecn,
@@ -40,13 +46,15 @@ pub struct Out {
     pub seq: u32,
     pub ack: u32,
     pub flags: TcpFlags,
+    /// Length of the payload in bytes.
     pub len: u32,
+    /// Window field, not scaled.
     pub wnd: u16,
     pub options: TcpOptions,
     pub ecn: Ecn,
     /// Urgent pointer, if URG is set.
     pub urgent: Option<u16>,
-    /// Transmission time in ms since the start.
+    /// Transmission time in ms since the creation of the rig.
     pub at_ms: u64,
 }
 
@@ -82,6 +90,7 @@ pub fn syn(options: TcpOptions) -> In {
 }
 
 impl In {
+    /// Replaces the flags.
     pub fn with(self, flags: TcpFlags) -> Self {
         Self { flags, ..self }
     }
@@ -104,7 +113,7 @@ impl In {
         Self { ecn, ..self }
     }
 
-    /// Adds SACK blocks, given as relative sequence numbers of the engine.
+    /// Adds SACK blocks. Their numbers are relative to the engine's initial sequence number.
     pub fn sack(mut self, rig: &Rig, blocks: &[(u32, u32)]) -> Self {
         for (left, right) in blocks {
             self.options
@@ -128,18 +137,19 @@ pub struct Side {
     pub events: Vec<(FlowId, Event)>,
     /// Stream position and length of each payload that the engine stored by [`Driver::place`].
     pub placed: Vec<(u32, usize)>,
-    /// Changes of the IP fields of flows, and the IP fields of new flows if they are not the
-    /// default. Each element starts with the number of segments that the engine had sent in this
-    /// batch before.
+    /// IP fields of new flows, if the fields are not the default, and later changes of the IP
+    /// fields of flows. Each element starts with the number of segments that the engine had sent
+    /// earlier in the same batch.
     pub headers: Vec<(usize, IpFields)>,
     /// Value of each change [`IpChange::MayFragment`], in order.
     pub fragments: Vec<bool>,
     /// Number of events [`Event::NegativeAdvice`], which `events` leaves out.
     pub negative_advice: u32,
+    /// MTU of the link in bytes.
     pub mtu: u32,
     /// Largest burst in bytes that the link splits; zero if the link does not split bursts.
     pub burst_len: u32,
-    /// IP fields of answers without a flow.
+    /// IP fields of the engine's answers to segments that belong to no flow.
     pub replies: Vec<IpFields>,
 }
 
@@ -194,9 +204,11 @@ pub struct Rig {
     pub engine: Engine,
     pub driver: Side,
     pub now: Instant,
+    /// Time of the creation of the rig.
     start: Instant,
+    /// 4-tuple of the peer's segments and of active opens. A test may change this 4-tuple.
     pub key: FlowKey,
-    /// Initial sequence number of the engine, once it has sent a SYN.
+    /// Initial sequence number in the last SYN or SYN,ACK of the engine; zero before the first.
     pub iss: SeqNumber,
     /// Bytes that the application has written.
     pub written: u32,
@@ -208,6 +220,7 @@ impl Rig {
         Self::with_backlog(config, options, 16)
     }
 
+    /// Creates a rig whose engine has a listener with these options and this backlog.
     pub fn with_backlog(config: EngineConfig, options: SocketOptions, backlog: u32) -> Self {
         let local = Endpoint::v4([10, 0, 0, 1], 80);
         let peer = Endpoint::v4([10, 0, 0, 2], 4242);
@@ -230,7 +243,7 @@ impl Rig {
     }
 
     /// Creates an established connection that the peer has opened with the options `peer`, and
-    /// with an MSS of 1000 if they have no MSS.
+    /// with an MSS of 1000 if `peer` has no MSS.
     pub fn established_with(
         config: EngineConfig,
         options: SocketOptions,
@@ -252,7 +265,7 @@ impl Rig {
             done = done.ts(1, timestamps.tsval);
         }
         assert_eq!(rig.push(done), []);
-        assert!(rig.flow_id().is_some(), "established");
+        assert!(rig.flow_id().is_some(), "the engine has no flow");
         rig
     }
 
@@ -279,7 +292,7 @@ impl Rig {
         sent[0]
     }
 
-    /// Creates an established connection without TCP options.
+    /// Creates an established connection whose peer has sent no TCP option but an MSS of 1000.
     pub fn established(options: SocketOptions) -> Self {
         Self::established_with(EngineConfig::default(), options, TcpOptions::NONE)
     }
@@ -293,6 +306,7 @@ impl Rig {
         Self::established_with(EngineConfig::default(), SocketOptions::default(), sack)
     }
 
+    /// Returns the first flow of the engine.
     pub fn flow_id(&self) -> Option<FlowId> {
         self.engine.flows().next()
     }
@@ -302,7 +316,7 @@ impl Rig {
         seq.distance_from(IRS)
     }
 
-    /// Returns the time in ms since the start.
+    /// Returns the time in ms since the creation of the rig.
     pub fn ms(&self) -> u64 {
         (self.now - self.start).as_millis()
     }
@@ -363,7 +377,8 @@ impl Rig {
         sent.iter().map(relative).collect()
     }
 
-    /// Advances the time. Returns the engine's segments.
+    /// Advances the time by `ms`, and lets the engine's timers expire. Returns the engine's
+    /// segments.
     pub fn wait_ms(&mut self, ms: u64) -> Vec<Out> {
         let end = self.now + Duration::from_millis(ms);
         let mut sent = Vec::new();
@@ -435,7 +450,7 @@ impl Rig {
         events.into_iter().map(|(_, event)| event).collect()
     }
 
-    /// Returns the state of the flow.
+    /// Returns the state of the first flow.
     pub fn info(&self) -> tidelane_engine::FlowInfo {
         let flow = self.flow_id().expect("a flow");
         self.engine.info(flow).unwrap()

@@ -62,7 +62,7 @@ fn must_31_urgent_data_may_be_longer_than_the_pointer_reaches() {
     for out in &sent {
         let ahead = 70_001 - out.seq;
         assert_eq!(out.urgent, Some(ahead.min(65_535) as u16), "{out:?}");
-        assert_eq!(out.len, 1000, "a single segment, not a burst");
+        assert_eq!(out.len, 1000, "not one full segment");
     }
 }
 
@@ -122,10 +122,10 @@ fn section_3_8_5_a_closed_window_keeps_no_pointer_back() {
     rig.push(ack(1, 1).wnd(0));
     assert_eq!(marked(&rig.write_urgent(3)), []);
     let probes = rig.wait_ms(400);
-    // The peer reads the pointer of the first segment, which lies in the window, and answers the
-    // second segment, the window probe.
+    // The first segment is acceptable, so that the peer reads its urgent pointer. The second
+    // segment, the window probe, is not acceptable, so that the peer answers.
     assert_eq!(marked(&probes), [(1, 0, Some(3)), (0, 0, Some(4))]);
-    // An ACK before the urgent data carries the pointer, too.
+    // A pure ACK whose sequence number is before the end of the urgent data carries the pointer.
     let answer = rig.push(data(1, 1, 2000).wnd(0));
     assert_eq!(marked(&answer), [(1, 0, Some(3))]);
 }
@@ -136,6 +136,7 @@ fn section_3_8_5_an_urgent_position_beyond_the_limit_is_refused() {
     rig.write(100);
     rig.push(ack(1, 51));
     let flow = rig.flow_id().unwrap();
+    // A valid position is after the 50 acknowledged bytes, by at most `tx_limit` bytes.
     let limit = rig.engine.config().tx_limit;
     for wrong in [0, 49, 50, 51 + limit, u32::MAX, 1 << 31] {
         let named = rig.engine.tx_urgent(rig.now, flow, wrong, &mut rig.driver);
@@ -146,7 +147,8 @@ fn section_3_8_5_an_urgent_position_beyond_the_limit_is_refused() {
         let named = rig.engine.tx_urgent(rig.now, flow, right, &mut rig.driver);
         assert_eq!(named, Ok(()), "{right}");
     }
-    // The urgent data is not written yet, but segments before it carry the pointer.
+    // The application has not written the urgent data yet, but segments before this data carry the
+    // pointer.
     assert_eq!(marked(&rig.write(1)), [(102, 1, Some(65_535))]);
     assert_eq!(rig.engine.counters().misuses, 6);
 }
@@ -200,13 +202,14 @@ fn must_32_a_pointer_beyond_the_segment_waits_for_its_byte() {
     assert_eq!(urgent_events(&mut rig), []);
     rig.push(data(41, 1, 1000));
     assert_eq!(urgent_events(&mut rig), []);
-    // The urgent byte is reported once, even if it arrives out of order.
+    // The urgent byte is reported once, even if this byte arrives out of order.
     rig.push(data(1091, 1, 20));
     assert_eq!(urgent_events(&mut rig), [Event::UrgentByte(0)]);
     rig.push(data(1041, 1, 70));
     rig.push(data(1111, 1, 10));
     assert_eq!(urgent_events(&mut rig), []);
-    // After the urgent data, the fast path handles the flow again.
+    // After the urgent data, the fast path (the engine's code for in-order segments) handles the
+    // flow (the connection) again.
     let before = rig.engine.counters().slow_receives;
     rig.push(data(1121, 1, 10));
     rig.push(data(1131, 1, 10));
@@ -221,7 +224,7 @@ fn must_32_a_pointer_of_zero_names_the_first_byte() {
         urgent_events(&mut rig),
         [Event::Urgent(0), Event::UrgentByte(0)]
     );
-    // The field has no meaning without URG.
+    // The urgent pointer field has no meaning without URG.
     let mut without = data(11, 1, 10);
     without.urgent = 3;
     rig.push(without);

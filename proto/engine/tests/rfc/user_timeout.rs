@@ -1,5 +1,5 @@
-//! Tests of USER TIMEOUT (RFC 9293 §3.10.8; RFC 5482 §3; TCP_USER_TIMEOUT) and of R2 (§3.8.3). A
-//! rig is one TCP engine, with the test as its peer.
+//! Tests of USER TIMEOUT (RFC 9293 §3.10.8; RFC 5482 §3; TCP_USER_TIMEOUT) and of R2, the limit of
+//! retransmissions (RFC 9293 §3.8.3). A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{CloseCause, Duration, EngineConfig, Event, SocketOptions};
 
@@ -25,8 +25,8 @@ fn unacknowledged_data_ends_the_connection_after_user_timeout() {
     rig.events();
     assert_eq!(rig.write(1000).len(), 1);
     let sent = rig.wait_ms(60_000);
-    // The RTO is 210 ms and doubles. USER TIMEOUT starts at the first retransmission, and ends the
-    // wait for the last RTO early.
+    // The RTO is 210 ms and doubles. USER TIMEOUT starts at the first retransmission, and expires
+    // before the fifth retransmission.
     let first = times(&sent, start)[0];
     let expected: Vec<u64> = (0..4).map(|n| first * ((2 << n) - 1)).collect();
     let seen = times(&sent, start);

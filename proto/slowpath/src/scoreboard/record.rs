@@ -1,5 +1,6 @@
-//! Records of the scoreboard, which lists the unacknowledged transmissions of a flow (connection),
-//! and the times by which it tells an original transmission from a retransmission.
+//! Records of the scoreboard. The scoreboard is the list of the unacknowledged transmissions of a
+//! flow (connection). This file also has the times by which the scoreboard tells an original
+//! transmission from a retransmission.
 
 use tidelane_wire::SeqNumber;
 
@@ -21,10 +22,10 @@ pub(super) enum RangeState {
 pub(super) struct Record {
     pub(super) start: SeqNumber,
     pub(super) end: SeqNumber,
-    /// Time of the last transmission, in microseconds modulo 2^32.
+    /// Time of the most recent transmission, in microseconds modulo 2^32.
     pub(super) sent_us: u32,
-    /// Size of the segments from `start` on, of which the last may be shorter. Zero if the size is
-    /// unknown. Not valid in state `Sacked`, because adjacent SACKed ranges are merged.
+    /// Size in bytes of the segments from `start` on, of which the last may be shorter. Zero if the
+    /// size is unknown. Not valid in state `Sacked`, because adjacent SACKed ranges are merged.
     pub(super) segment: u16,
     pub(super) state: RangeState,
     /// True if the range was retransmitted.
@@ -61,9 +62,9 @@ impl Record {
         }
     }
 
-    /// Returns true if an ACK that arrives now acknowledges the original transmission: the range
-    /// was never retransmitted, or the retransmission was less than a minimum RTT ago (RFC 8985
-    /// §6.2 step 2).
+    /// Returns true if the range was never retransmitted, or if the retransmission was less than a
+    /// minimum RTT before `timing.now_us`. An ACK that arrives at `timing.now_us` then acknowledges
+    /// the original transmission (RFC 8985 §6.2 step 2).
     pub(super) fn is_original(&self, timing: &Timing) -> bool {
         !self.retransmitted || timing.now_us.wrapping_sub(self.sent_us) < timing.rtt_min_us
     }
@@ -82,8 +83,8 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Returns true if the echoed timestamp is older than the last transmission of `record` (RFC
-    /// 8985 §6.2 step 2).
+    /// Returns true if the echoed timestamp is older than the most recent transmission of `record`
+    /// (RFC 8985 §6.2 step 2).
     pub(super) fn echoes_earlier(&self, record: &Record) -> bool {
         let before = self.sent_before_us;
         before.is_some_and(|before| !earlier(record.sent_us, before))

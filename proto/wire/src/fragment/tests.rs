@@ -86,6 +86,7 @@ fn fields_of_a_fragment() {
         // are ignored.
         let mut frame = v6(40 | 6, extensions, &[7; 5]);
         if extensions.last() == Some(&43) {
+            // The parser rejects a routing header whose Segments Left field is not zero.
             let left = frame.len() - 5 - 8 - 8 + 3;
             frame[left] = 0;
         }
@@ -129,8 +130,8 @@ fn impossible_fragments_are_refused() {
 /// The parser refuses the "ping of death": a fragment that ends beyond 65,535 bytes.
 #[test]
 fn no_fragment_reaches_beyond_the_longest_packet() {
-    // The largest offset is 65,528. The length field of IPv4 includes the header; that of IPv6 does
-    // not.
+    // The largest offset is 65,528. The length field of IPv4 includes the IPv4 header. The length
+    // field of IPv6 does not include the IPv6 header, but includes extension headers.
     let v4_end =
         |offset: u16, options, len| parse_fragment(&v4(offset / 8, options, &vec![7; len])).is_ok();
     assert!(v4_end(65_512, 0, 3) && !v4_end(65_512, 0, 4));

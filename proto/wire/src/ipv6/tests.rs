@@ -10,6 +10,7 @@ use crate::{
     *,
 };
 
+/// SYN, SYN-ACK, data and FIN of one connection. The checksums are complete.
 const SYN: &str = "d6b9b3a268a8b6f4449c1cf086dd600447bb00280640fd77000000000000000000000000\
                    0002fd770000000000000000000000000001a4e81f90945f0f8400000000a002fd208f1b\
                    0000020405a00402080abdcb9aba000000000103030a";
@@ -81,7 +82,8 @@ fn truncation_and_damage_are_refused() {
     for len in 14..data.len() {
         assert_eq!(parse_frame(&data[..len]), Err(DropReason::Truncated));
     }
-    // No checksum covers the hop limit, the flow label and the traffic class.
+    // Bytes 14 to 17 (version, traffic class and flow label) and byte 21 (hop limit) stay intact,
+    // because no checksum covers these fields.
     for byte in (18..21).chain(22..data.len()) {
         for bit in 0..8 {
             let mut damaged = data.clone();

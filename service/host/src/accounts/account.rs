@@ -12,15 +12,16 @@ use tidelane_abi::not_accelerated;
 
 use super::{Resource, User, UserId, pools::Pools};
 
-/// The refusal of a request that exceeds the user's limit, or the user's share of a pool.
+/// The refusal of a request that exceeds the user's limit, the free units of a pool (the capacity
+/// of one resource on a core or in the control plane), or the user's share of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// User whose program made the request.
     pub user: UserId,
     /// Resource that the user requested.
     pub resource: Resource,
-    /// The user's limit for the whole service. If the pool refused the request, the number of units
-    /// that the account holds.
+    /// If the user's limit refused the request: this limit, which holds for the whole service. If
+    /// the pool refused the request: the number of units that the account holds.
     pub limit: u64,
 }
 
@@ -80,7 +81,7 @@ impl Account {
     }
 
     /// Adds `units` to the usage of the user, of the account and of the pool. On failure, changes
-    /// nothing and returns [`Refused::limit`].
+    /// nothing and returns the value for [`Refused::limit`].
     pub(super) fn add(&self, resource: Resource, units: u64) -> Result<(), u64> {
         if !self.user.add(resource, units) {
             return Err(self.user.limit(resource));

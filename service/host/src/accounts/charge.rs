@@ -73,7 +73,8 @@ impl Charge {
         Ok(())
     }
 
-    /// Gives `units` of the charge back to the account, or all units if the charge has fewer.
+    /// Gives `units` of the charge back to the account. If the charge has fewer units, gives all
+    /// units back.
     pub fn shrink(&mut self, units: u64) {
         let units = units.min(self.units);
         self.units -= units;

@@ -1,4 +1,5 @@
-//! The ledger of one core or of the control plane: its pools, and its account for each user.
+//! The ledger of one core (polling thread) or of the control plane. A ledger has an account for
+//! each user, and a pool (capacity and usage) for each resource.
 
 use std::{
     collections::BTreeMap,

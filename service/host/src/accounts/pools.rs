@@ -1,4 +1,5 @@
-//! The pools of a ledger: capacity and usage of each resource.
+//! The pools of a ledger. A ledger belongs to one core (polling thread) or to the control plane. A
+//! pool is the capacity and the usage of one resource there.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -35,9 +36,9 @@ impl Pools {
         self.0[resource.index()].used.load(Relaxed)
     }
 
-    /// Adds `units` to the usage of a pool, on behalf of a user of `weight`. `held` is the user's
-    /// own usage, including these units. Returns false and adds nothing if the pool is full, or if
-    /// `held` exceeds the user's share.
+    /// Adds `units` to the usage of a pool, on behalf of a user. `weight` determines the user's
+    /// share of the pool. `held` is the user's own usage, including these units. Returns false and
+    /// adds nothing if the pool has no room for the units, or if `held` exceeds the user's share.
     pub(super) fn add(
         &self,
         resource: Resource,

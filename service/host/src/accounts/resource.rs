@@ -2,7 +2,7 @@
 
 macro_rules! resources {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)+) => {
-        /// A bounded resource of the service.
+        /// A limited resource of the service.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Resource {
@@ -24,26 +24,28 @@ macro_rules! resources {
 }
 
 resources! {
-    /// Connections to the registration socket, registered or not.
+    /// Connections of processes to the service's registration socket, including processes that have
+    /// not registered.
     Registrations = "registrations",
     /// Registered programs and mux ports, each with memory shared with the service. A mux port is a
     /// pair of packet rings through which a program with a TCP/IP stack of its own shares the NIC.
     Programs = "programs",
-    /// Contexts of programs. A context serves one thread of a program, has a set of rings on each
-    /// core of the service, and counts once. Each core reads its rings in each step of its loop.
+    /// Contexts of programs. A context serves one thread of a program. The context has a set of
+    /// rings on each core (polling thread) of the service, and counts as one unit. In each step of
+    /// its loop, a core reads the rings of all contexts on this core.
     Contexts = "contexts",
     /// Listening sockets.
     Listeners = "listeners",
-    /// Ports that programs reserved, and 3-tuples that mux ports claimed.
+    /// Ports that programs reserved, and 3-tuples (protocol, address, port) that mux ports claimed.
     Ports = "ports",
     /// Descriptors that the service holds for a user.
     Descriptors = "descriptors",
     /// Connections in any state but TIME-WAIT.
     Connections = "connections",
-    /// Connections of listeners in SYN-RECEIVED. Beyond the limit, the service answers SYNs with
-    /// SYN cookies.
+    /// Passive opens in the state SYN-RECEIVED. Beyond the limit, the service answers SYNs with SYN
+    /// cookies.
     HalfOpen = "half_open",
-    /// Active opens that wait for a neighbour or for an ephemeral port.
+    /// Active opens that wait for the resolution of a neighbour, or for an ephemeral port.
     ParkedOpens = "parked_opens",
     /// Holds. Each process that shares a connection after a fork has a hold on the connection, and
     /// each context that accepts from a listener has a hold on the listener.
@@ -80,7 +82,8 @@ impl Resource {
         all.find(|resource| resource.name() == name)
     }
 
-    /// Returns the resource's number in messages between programs and service; zero means none.
+    /// Returns the resource's number in messages between programs and service. The number 0 stands
+    /// for no resource.
     pub const fn code(self) -> u32 {
         self as u32 + 1
     }

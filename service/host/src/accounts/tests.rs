@@ -1,9 +1,12 @@
 //! Tests of the accounts of users. A ledger counts the resources of one core (polling thread). An
 //! account counts the units of one user in one ledger. A charge is a number of units that an
-//! account holds. A ledger reserves an eighth of its capacity for root. A user may hold at most as
-//! many units as remain free, not counting this reserve: a single user gets half of the other
-//! seven eighths. Root may hold at most seven times as many units as remain free. Neither a user
-//! nor root therefore takes all free units. Only an unlimited user does ([`User::unlimited`]).
+//! account holds.
+//!
+//! A ledger reserves an eighth of the capacity of each resource for root. A user's units may not
+//! exceed the units that are still free outside this reserve. A single user can therefore take half
+//! of the other seven eighths, because then as many units are free as the user holds. Root may hold
+//! at most seven times as many units as remain free. Therefore neither a user nor root can take all
+//! free units. Only an unlimited user can ([`User::unlimited`]).
 
 use std::sync::Arc;
 
@@ -16,6 +19,7 @@ fn user(id: u32) -> Arc<User> {
 /// The resource of the tests.
 const RESOURCE: Resource = Resource::Connections;
 
+/// Takes units of `RESOURCE` one by one until the account refuses a unit.
 fn take_all(account: &Arc<Account>) -> Vec<Charge> {
     std::iter::from_fn(|| account.charge(RESOURCE, 1).ok()).collect()
 }
@@ -98,8 +102,8 @@ fn a_charge_that_does_not_fit_changes_nothing() {
     let user = user(7);
     let account = ledger.account(&user);
     for impossible in [45, 101, u64::MAX] {
-        // The pool refuses the charge, and not the user's limit. In this case, the error's `limit`
-        // is the account's usage, 0.
+        // The charge is refused because of the ledger's capacity, not because of the user's limit.
+        // In this case, the error's `limit` is the account's usage, 0.
         assert_eq!(account.charge(RESOURCE, impossible).unwrap_err().limit, 0);
         assert_eq!((user.used(RESOURCE), ledger.used(RESOURCE)), (0, 0));
     }

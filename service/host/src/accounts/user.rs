@@ -19,16 +19,19 @@ const ROOT_PART: u64 = 8;
 /// The share of a pool that a user may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// The user may hold as much as is free, not counting the part reserved for root.
+    /// The user may hold at most as many units as remain free, not counting the part reserved for
+    /// root.
     User,
-    /// Root may hold seven times as much as is free: seven eighths of a pool without other users.
+    /// Root may hold at most seven times as many units as remain free: seven eighths of a pool
+    /// without other users.
     Root,
     /// The user may hold the whole pool.
     Unlimited,
 }
 
 impl Weight {
-    /// Returns true if a user of this weight may hold `held` when `free` of `capacity` is left.
+    /// Returns true if a user of this weight may hold `held` units of a pool. `capacity` is the
+    /// size of the pool in units, and `free` is the number of units that remain free.
     pub(super) fn allows(self, held: u64, free: u64, capacity: u64) -> bool {
         match self {
             Self::User => held <= free.saturating_sub(capacity / ROOT_PART),
@@ -83,7 +86,8 @@ impl User {
         }
     }
 
-    /// Returns a user without limits or shares, for a simulator or test that keeps no accounts.
+    /// Returns a user without limits, who may hold whole pools, for a simulator or test that keeps
+    /// no accounts.
     pub fn unlimited() -> Self {
         Self::new(UserId::ROOT, Weight::Unlimited)
     }

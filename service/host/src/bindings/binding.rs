@@ -1,4 +1,5 @@
-//! The binding of a flow to its program: slot, buffers, next hop.
+//! The binding of a flow (a connection of the engine) to its program: slot, buffers, and path of
+//! the frames.
 
 mod urgent;
 
@@ -19,8 +20,9 @@ use crate::{
     slots::{self, ProgramView},
 };
 
-/// The home of a connection that no program has yet. The number stands for the staging area, which
-/// is the host's own region, and not for a program.
+/// The home of a connection that no program has yet. The *home* is the program whose memory holds
+/// the connection. This number stands for no program, but for the staging area, which is the host's
+/// own region (memory for buffers).
 pub const STAGING: ProgramId = ProgramId(0);
 /// Binary logarithm of the smallest receive buffer in bytes: 4 KiB.
 const RX_LOG2_FIRST: u8 = 12;
@@ -38,13 +40,13 @@ pub struct Binding {
     pub slot: u32,
     /// The same slot as a handle, which saves a look-up of the region. `None` in staging.
     pub home_slot: Option<SlotHandle>,
-    /// The slot's generation.
+    /// The slot's generation: a counter that is odd while the slot is in use. 0 in staging.
     pub generation: u32,
     /// Number of the home's context (the rings of one thread) on which the events of the connection
     /// go to the program.
     pub context: u32,
-    /// Listener that accepted the connection. `None` for an active open, and until the engine
-    /// reports that the connection is accepted.
+    /// Listener of a passive open. `None` for an active open, and until the engine reports that the
+    /// passive open is complete.
     pub listener: Option<ListenerOfFlow>,
     /// Path of the flow's frames to the peer.
     pub path: Path,
@@ -60,22 +62,22 @@ pub struct Binding {
     pub rx_old: Vec<StreamBuffer>,
     /// Validated stream position up to which the program has read.
     pub rx_read: u32,
-    /// `rx_head` as last published: the stream position after the received data.
+    /// `rx_head` as published most recently: the stream position after the received data.
     pub rx_head: u32,
     /// Validated send buffer of the program.
     pub tx: Option<StreamBuffer>,
     /// The buffer word from which `tx` was made.
     pub tx_word: BufferWord,
-    /// `tx_head` as last passed to the engine: the stream position after the written data.
+    /// `tx_head` as passed to the engine most recently: the stream position after the written data.
     pub tx_head: u32,
-    /// Program flags as last processed.
+    /// Bits of [`tidelane_abi::program_flags`] that the host processed most recently.
     pub program_flags: u32,
-    /// Service flags to publish, with CLOSED once there is a cause.
+    /// Bits of [`service_flags`] to publish. The flag CLOSED is set when the flow has ended.
     pub service_flags: u32,
-    /// Close cause of the ended flow; 0 while the flow lives.
+    /// Close cause of a flow that has ended or is being aborted. Otherwise 0.
     pub cause: u32,
-    /// Value of [`tidelane_abi::ServiceHalf::soft_error`]: the last error that did not end the
-    /// connection.
+    /// Value of [`tidelane_abi::ServiceHalf::soft_error`]: the number of errors that did not end
+    /// the connection, and the most recent of these errors.
     pub soft_error: u32,
     /// Urgent data in both directions.
     pub urgent: Urgent,
@@ -174,7 +176,7 @@ impl Binding {
     }
 
     /// Passes the program's read and write positions to the engine. Returns false if a position is
-    /// invalid. A flow that has ended counts as valid.
+    /// invalid. Also returns true if the flow has ended.
     #[inline(always)]
     pub fn advance(&mut self, flow: FlowId, view: &ProgramView, engine: &mut Engine) -> bool {
         let to = Advance {
@@ -201,6 +203,7 @@ impl Binding {
         self.rx.filter(fits)
     }
 
+    /// Returns true if the receive buffer has room for the unread data up to stream position `end`.
     fn rx_holds(&self, end: u32) -> bool {
         self.rx
             .is_some_and(|buffer| end.wrapping_sub(self.rx_read) <= buffer.len())
@@ -216,8 +219,8 @@ impl Binding {
         }
     }
 
-    /// Replaces the receive buffer by a buffer with room up to stream position `end`. Returns false
-    /// if there is no memory.
+    /// Allocates a receive buffer with room up to stream position `end`, and copies the data of the
+    /// present buffer, if there is one, to the new buffer. Returns false if there is no memory.
     fn enlarge(
         &mut self,
         region: &Region,
@@ -246,8 +249,8 @@ impl Binding {
         true
     }
 
-    /// Records a soft error (RFC 9293 §3.9.2.2), which does not end the flow. Before accept, no
-    /// program learns of the error.
+    /// Records a soft error (RFC 9293 §3.9.2.2), which does not end the flow. If no program has the
+    /// flow yet, no program learns of the error.
     pub fn note_soft_error(&mut self, cause: CloseCause) {
         self.soft_error = (self.soft_error & !0xff).wrapping_add(1 << 8) | cause.to_u32();
         if let Some(home_slot) = &self.home_slot {
@@ -291,7 +294,8 @@ pub enum SlotUse {
 }
 
 /// Returns the close cause to publish for a flow that has ended. `cause` is the cause that the
-/// engine reported, or 0 if it reported none: both sides have closed the connection by FIN.
+/// engine reported. If both sides have closed the connection by FIN, the engine reports no cause,
+/// and `cause` is 0.
 pub fn cause_or_finished(cause: u32) -> u32 {
     if cause == 0 {
         close_cause::FINISHED

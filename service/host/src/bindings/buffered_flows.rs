@@ -3,8 +3,8 @@
 
 use tidelane_engine::FlowId;
 
-/// Number of flows above which the set is crowded. In a set that is not crowded, an empty receive
-/// buffer stays until the scan frees it.
+/// Number of flows above which the set is crowded. If the set is not crowded, an empty receive
+/// buffer stays until the scan frees the buffer.
 ///
 /// If the set is crowded, the host frees a buffer as soon as the program has read all data in
 /// it. The next connection that receives data then gets the freed pages while these pages are still
@@ -14,10 +14,11 @@ const CROWDED_ABOVE: usize = 1024;
 /// The set of flows that have a receive buffer, scanned round-robin.
 #[derive(Debug, Default)]
 pub struct BufferedFlows {
-    /// Bitmap of the indices of the flows.
+    /// Bitmap of the flows in the set, by flow number.
     words: Vec<u64>,
+    /// Number of flows in the set.
     count: usize,
-    /// Index of the flow that the scan returned last.
+    /// Number of the flow that the scan returned most recently.
     at: usize,
 }
 
@@ -51,8 +52,8 @@ impl BufferedFlows {
         self.count == 0
     }
 
-    /// Returns true if the set has more than `CROWDED_ABOVE` flows, so that the host frees empty
-    /// buffers at once.
+    /// Returns true if the set has more than `CROWDED_ABOVE` flows, so that the host frees a buffer
+    /// as soon as the program has read all data in it.
     #[inline(always)]
     pub fn is_crowded(&self) -> bool {
         self.count > CROWDED_ABOVE

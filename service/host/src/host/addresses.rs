@@ -48,8 +48,8 @@ impl<P: PacketIo> Host<P> {
         self.stack.io.refresh_paths();
     }
 
-    /// Sets the interface's MTU in bytes, also for open connections. Limits the value to the
-    /// largest MTU that all NIC queues support.
+    /// Sets the interface's MTU in bytes, also for open connections over the NIC. Limits the value
+    /// to the largest MTU that all NIC queues support.
     pub fn set_mtu(&mut self, now: Instant, mtu: u32) {
         let mtu = mtu.min(self.stack.io.links.nic_mtu_max());
         if !self.stack.io.neighbours.routes_mut().set_mtu(mtu) {
@@ -83,7 +83,8 @@ impl<P: PacketIo> Host<P> {
         self.retry_parked(now);
     }
 
-    /// Replaces the host's addresses that the served interface does not have.
+    /// Replaces the list of this machine's addresses that the served interface does not have:
+    /// loopback, and addresses of other interfaces.
     pub fn set_addresses_within(&mut self, addresses: AddressesWithin) {
         let before = std::mem::replace(&mut self.stack.io.within, addresses);
         let sources = before.single.into_iter().chain([LOCALHOST_V4]);

@@ -1,4 +1,8 @@
 //! The calls of the driver about connections that several processes share after a fork.
+//!
+//! A *holder* of a connection is a process that has a descriptor of the connection: a registered
+//! program, or a forked child that has not registered yet. The slot (the connection's record) and
+//! the buffers lie in the memory of one program, the *home* of the connection.
 
 use tidelane_packet_io::PacketIo;
 use tidelane_time::Instant;
@@ -11,8 +15,9 @@ use crate::{
 };
 
 impl<P: PacketIo> Host<P> {
-    /// Makes `child` a holder of all connections that `from` holds, before a fork. After a refusal,
-    /// `child` holds no connection.
+    /// Makes a child process a holder of all connections that `from` holds. The driver calls this
+    /// function before the fork, and selects the number `child`. After a refusal by the accounts of
+    /// the users, the child holds no connection.
     pub fn inherit(&mut self, now: Instant, from: Holder, child: u64) -> Result<(), Refused> {
         self.stack.io.now = now;
         self.sockets.inherit(now, from, child, &mut self.stack)
@@ -24,15 +29,15 @@ impl<P: PacketIo> Host<P> {
         self.sockets.child_registered(child, id);
     }
 
-    /// Removes a holder that has ended. If `abort` is true, resets the connections that have no
-    /// other holder.
+    /// Removes a holder that has ended. Closes the connections that have no other holder, with a
+    /// reset if `abort` is true.
     pub fn leave_all(&mut self, now: Instant, holder: Holder, abort: bool) {
         self.stack.io.now = now;
         self.sockets.leave_all(now, holder, abort, &mut self.stack);
     }
 
-    /// Removes the hold of `holder`, which has closed a connection without ever having a slot for
-    /// the connection.
+    /// Removes `holder` from the holders of a connection. The holder has closed the connection, and
+    /// never had a slot for the connection.
     pub fn release_connection(&mut self, now: Instant, holder: Holder, connection: u64) {
         self.stack.io.now = now;
         let stack = &mut self.stack;

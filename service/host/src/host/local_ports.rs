@@ -23,11 +23,14 @@ impl<P: PacketIo> Host<P> {
         known
     }
 
-    /// Returns true for each port of `ends` that no connection of this core needs, and ends the
-    /// program's reservation of the port. A connection that the program opened from its reserved
-    /// port needs the port. Any connection in TIME-WAIT with the same port number also needs the
-    /// port, so that the kernel does not choose the port for another `bind`. Without a program,
-    /// each connection with the port number needs the port, except in TIME-WAIT.
+    /// Returns true for each port of `ends` that no connection of this core needs. If the entry in
+    /// `ends` has a program, the result true also ends the program's reservation of the port.
+    ///
+    /// For an entry with a program, two kinds of connections need the port. The first kind is a
+    /// connection that the program opened from its reserved port. The second kind is any connection
+    /// in TIME-WAIT with the same port number. If the program gave up the port during TIME-WAIT,
+    /// the kernel could choose the port for another `bind`. For an entry without a program, each
+    /// connection with the port number needs the port, except a connection in TIME-WAIT.
     pub fn give_up(&mut self, ends: &[(Option<ProgramId>, Endpoint)]) -> Vec<bool> {
         let (ports, engine) = (&mut self.stack.io.local_ports, &self.stack.engine);
         let unused = |(program, end): &(Option<ProgramId>, Endpoint)| match program {
@@ -49,7 +52,8 @@ impl<P: PacketIo> Host<P> {
 
     /// Removes `ends` from the pool of ephemeral ports. Returns true for each port that no
     /// connection of this core uses, so that the driver may return the port to the kernel.
-    /// Afterwards, the driver has to [add](Self::add_ports) the ports that it keeps.
+    /// Afterwards, the driver has to [add](Self::add_ports) each port again that the driver does
+    /// not return.
     pub fn retire_ports(&mut self, ends: &[Endpoint]) -> Vec<bool> {
         let removed = ends.iter().copied().collect();
         self.stack.io.ephemeral_ports.remove(&removed);

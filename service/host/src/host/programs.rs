@@ -26,7 +26,8 @@ impl<P: PacketIo> Host<P> {
         self.add_program_of(&Arc::new(User::unlimited()), (name, pid), region)
     }
 
-    /// Registers a program of `user`. `named` is the program's name and pid.
+    /// Registers a program of `user`. `named` is the program's name and pid. `region` is the memory
+    /// that the program shares with the service.
     pub fn add_program_of(
         &mut self,
         user: &Arc<User>,
@@ -51,8 +52,9 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Adds context `number` of a program, which `bell` wakes. Returns false if the program has
-    /// ended, if the context exists, or if `number` is too large.
+    /// Adds context `number` (the rings of one thread) of a program. `bell` wakes the thread.
+    /// Returns false if the program does not exist or has ended, if the context exists already, or
+    /// if `number` is too large.
     pub fn add_context(&mut self, id: ProgramId, number: u32, bell: Box<dyn Bell>) -> bool {
         let Some(program) = self.stack.io.programs.get_mut(id) else {
             return false;
@@ -66,10 +68,10 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Removes a program, releases its listeners, and resets its connections. Connections that the
-    /// program has closed go on, and so do connections that another process holds. Connections that
-    /// the program has not accepted go back to their listener, if another program holds the
-    /// listener. The region stays mapped, and the program's number stays in use, until no
-    /// connection has a slot in the region.
+    /// program has closed go on, and so do connections that another process holds. A connection
+    /// that the program has neither accepted nor used goes back to its listener, if another program
+    /// holds the listener and there is memory for the received data. Until no connection has a slot
+    /// in the region, the region stays mapped, and the program's number stays in use.
     pub fn remove_program(&mut self, now: Instant, id: ProgramId) {
         if let Some(program) = self.stack.io.programs.get_mut(id) {
             program.registered = false;
@@ -78,8 +80,8 @@ impl<P: PacketIo> Host<P> {
         self.stack.io.programs.remove_unused(id);
     }
 
-    /// Releases a program's listeners, and ends its contexts and connections, with the exceptions
-    /// of [`remove_program`](Self::remove_program). The program's number stays in use.
+    /// Releases a program's listeners, and ends its contexts and connections. The exceptions of
+    /// [`remove_program`](Self::remove_program) apply. The program's number stays in use.
     pub(crate) fn disconnect_program(&mut self, now: Instant, id: ProgramId) {
         self.stack.io.now = now;
         for listener in self.stack.io.listeners.held_by(id) {
@@ -94,8 +96,9 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Allows or forbids a program to connect within this host. The daemon allows only programs in
-    /// the network namespace of the service, because another namespace has another loopback.
+    /// Allows or forbids that the service makes a program's connections within this host (over
+    /// loopback, and to addresses of other interfaces). The daemon allows only programs in the
+    /// network namespace of the service, because another namespace has another loopback.
     pub fn allow_within_host(&mut self, id: ProgramId, allowed: bool) {
         if let Some(program) = self.stack.io.programs.get_mut(id) {
             program.within_host = allowed;
@@ -109,8 +112,9 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Returns the statistics (TCP_INFO) of the connection in a program's slot. Returns `None` if
-    /// the slot has no open connection, or another generation.
+    /// Returns the statistics (TCP_INFO) of the connection in a program's slot (the record that the
+    /// program and the service share). Returns `None` if the slot has no live connection, or if the
+    /// slot's generation is not `generation`. The generation differs for each use of the slot.
     pub fn tcp_info(
         &mut self,
         now: Instant,

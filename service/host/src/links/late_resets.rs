@@ -18,7 +18,7 @@ const WAITING_MAX: usize = 65_536;
 pub struct LateResets(VecDeque<(SegmentOut, Option<HeaderTemplate>)>);
 
 impl LateResets {
-    /// Appends a RST, if there is room.
+    /// Appends a RST, if fewer than `WAITING_MAX` RSTs wait.
     #[cold]
     pub fn push(&mut self, out: &SegmentOut, template: Option<HeaderTemplate>) {
         if self.0.len() < WAITING_MAX {

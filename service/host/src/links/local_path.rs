@@ -32,7 +32,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Returns each segment, with the 4-tuple as the receiver sees it.
+    /// Returns three values for each segment: the 4-tuple as seen by the receiver, the segment as
+    /// the engine queued it, and the segment with payload for the receiver.
     pub fn iter(&self) -> impl Iterator<Item = (FlowKey, &SegmentOut, Segment<'_>)> {
         let mut start = 0;
         self.segments.iter().map(move |out| {

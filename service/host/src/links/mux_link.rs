@@ -35,7 +35,7 @@ impl FrameQueue {
         self.ends.is_empty()
     }
 
-    /// Returns the offset of the end of the last frame.
+    /// Returns the offset in `bytes` of the end of the newest frame. Returns zero without a frame.
     fn end(&self) -> usize {
         self.ends.last().copied().unwrap_or(0)
     }
@@ -62,7 +62,8 @@ impl Burst for FrameQueue {
     }
 }
 
-/// The queue is the packet interface of a `Transmitter`. The queue receives no frames.
+/// A `Transmitter` (`transmitter.rs`) writes frames to the queue through this interface. `rx_burst`
+/// returns no frames: [`MuxLink::take`] takes the frames from the queue.
 impl PacketIo for FrameQueue {
     type Burst = Self;
 
@@ -112,8 +113,8 @@ pub enum MuxQueue {
     ToPorts,
     /// Frames from mux ports to the engine.
     ToEngine,
-    /// Frames between mux ports that the operator's rules have refused. The host answers these
-    /// frames.
+    /// Frames that the operator's rules have refused on the way from one mux port to another. The
+    /// host answers these frames.
     Refused,
 }
 
@@ -141,7 +142,8 @@ impl MuxLink {
         }
     }
 
-    /// Copies a frame to a queue. Returns false if the queue has no room.
+    /// Copies a frame to a queue. Returns false if the queue has no room, or if the frame is too
+    /// long.
     #[inline]
     pub fn push(&mut self, queue: MuxQueue, frame: &[u8]) -> bool {
         copy_to(self.queue(queue), frame)
@@ -161,7 +163,7 @@ impl MuxLink {
         (!queue.is_empty()).then(|| std::mem::take(queue))
     }
 
-    /// Takes processed frames back, and keeps their memory for later frames. Loses the frames that
+    /// Takes processed frames back, and keeps their memory for later frames. Drops the frames that
     /// the queue got meanwhile.
     #[inline]
     pub fn recycle(&mut self, queue: MuxQueue, mut frames: FrameQueue) {
@@ -174,8 +176,8 @@ impl MuxLink {
         &mut self.to_ports
     }
 
-    /// Returns true if this step gives the mux ports no turns. The engine and the ports alternate
-    /// while `engine_waits` is true: while the engine waits for room in the NIC.
+    /// Returns true if this step gives the mux ports no turns. `engine_waits` is true while the
+    /// engine waits for room in the NIC. The engine and the ports then alternate.
     pub fn is_turn_of_engine(&mut self, engine_waits: bool) -> bool {
         self.engine_had_turn = engine_waits && !self.engine_had_turn;
         self.engine_had_turn

@@ -44,7 +44,7 @@ impl<P: PacketIo> Transmitter<'_, P> {
         self.transmit_single(out, template, source)
     }
 
-    /// Sends a SYN-ACK, which has the DF flag and identification zero, as in Linux.
+    /// Sends a SYN-ACK with identification (IP ID) zero, as Linux does.
     #[inline(never)]
     pub fn transmit_syn_ack(
         self,
@@ -81,8 +81,8 @@ impl<P: PacketIo> Transmitter<'_, P> {
             return Ok(());
         };
         let (tcp_header, payload) = segment.split_at_mut(header_len);
-        // Drop the frame if its payload was not written, because the frame has bytes of another
-        // flow.
+        // Drop the frame if its payload was not written, because the memory of the frame may have
+        // bytes of another flow.
         if let Some((region, buffer)) = source
             && !buffer.read(region, out.payload_pos, payload)
         {

@@ -1,9 +1,10 @@
-//! The table of neighbours (next hops) on a link. The path of a flow keeps the [`HopId`] of its
-//! neighbour, so that the host can apply a changed link address to the flow.
+//! The table of neighbours (next hops) on a link. The path of a flow keeps the [`HopId`] of the
+//! flow's neighbour, so that the host (the TCP/IP stack of one core) can apply a changed link
+//! address to the flow.
 //!
-//! Received packets can cause entries for any number of neighbours, so the table is bounded. A flow
-//! may soon need an unused neighbour again, so the neighbour stays until another neighbour needs
-//! the place in the table.
+//! Received packets can cause entries for any number of neighbours, so the size of the table is
+//! limited. An unused neighbour stays in the table until another neighbour needs the place, because
+//! a flow may soon need the unused neighbour again.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,11 +13,13 @@ use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::hash::SecretState;
 
-/// Limit of neighbours in the table.
+/// Largest number of neighbours in the table.
 const HOPS_MAX: usize = 65_536;
-/// Minimum time between two requests to the kernel to confirm a resolved hop in use.
+/// Time within which uses of a resolved hop cause at most one request to the kernel. The request
+/// asks the kernel to confirm the link address.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(15);
-/// Minimum time between two requests to the kernel to resolve a hop.
+/// Time within which uses of an unresolved hop cause at most one request to the kernel. The request
+/// asks the kernel to resolve the hop.
 const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Number of a hop. The number is valid while a flow holds the hop. Without a hold, the number is
@@ -29,9 +32,11 @@ pub struct HopId(u32);
 pub struct Hop {
     /// IP address of the neighbour.
     pub addr: IpAddress,
-    /// Link address of the neighbour. `None` while the kernel has no link address.
+    /// Link address of the neighbour. `None` while the kernel has no link address for the
+    /// neighbour.
     pub mac: Option<MacAddress>,
-    /// Time of the last request to the kernel about the hop. `None` before the first request.
+    /// Time of the most recent request to the kernel about the hop. `None` before the first
+    /// request.
     probed: Option<Instant>,
     /// Number of flows that hold the hop.
     users: u32,
@@ -45,8 +50,8 @@ pub struct Hops {
     entries: Vec<Hop>,
     /// The hop of each address in the table.
     index: HashMap<IpAddress, HopId, SecretState>,
-    /// Hops that had no user when they entered the list, oldest entry first. A hop that has users
-    /// again stays in the list until [`take_unused`](Self::take_unused) skips the hop.
+    /// Hops that no flow held when they entered the list, in the order of their entry. A hop that a
+    /// flow holds again stays in the list until [`take_unused`](Self::take_unused) removes the hop.
     unused: VecDeque<HopId>,
 }
 
@@ -92,8 +97,8 @@ impl Hops {
         Some(id)
     }
 
-    /// Takes the first hop without users from the list `unused`, and removes the hops in front of
-    /// this hop from the list.
+    /// Removes hops from the front of the list `unused`, up to and including the first hop that no
+    /// flow holds, and returns this hop. Returns `None` if flows hold all hops of the list.
     fn take_unused(&mut self) -> Option<HopId> {
         while let Some(id) = self.unused.pop_front() {
             let hop = self.entry(id);
@@ -130,11 +135,13 @@ impl Hops {
         }
     }
 
-    /// Applies the kernel's entry for a neighbour. Returns the hop if its link address changed.
+    /// Applies the kernel's entry for a neighbour. `mac` is `None` if the kernel has no link
+    /// address for the neighbour. Returns the hop if its link address changed.
     ///
-    /// A resolved neighbour gets a hop before a flow needs the hop. The SYN-ACK to a SYN from the
-    /// neighbour's IP address then goes to the link address that the kernel resolved, and not to
-    /// the host that sent the SYN, which may be forged.
+    /// A resolved neighbour gets a hop even if no flow needs the hop yet. If a SYN from the
+    /// neighbour's IP address arrives later, the SYN-ACK goes to the link address that the kernel
+    /// resolved. Without the hop, the SYN-ACK would go to the source link address of the SYN's
+    /// frame, which may be forged.
     pub fn set_neighbour(&mut self, addr: IpAddress, mac: Option<MacAddress>) -> Option<HopId> {
         let id = match mac {
             Some(_) => self.find_or_make(addr),
@@ -156,8 +163,8 @@ impl Hops {
         hop.addr
     }
 
-    /// Records a use of hop `id` at `now`. Returns the hop's address if a request to the kernel is
-    /// due.
+    /// Returns the address of hop `id` if a use of the hop at `now` has to cause a request to the
+    /// kernel, and records the request. Otherwise, returns `None`.
     pub fn use_at(&mut self, id: HopId, now: Instant) -> Option<IpAddress> {
         let hop = self.entry(id);
         let due = match (hop.probed, hop.mac) {

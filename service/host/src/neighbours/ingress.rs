@@ -1,10 +1,10 @@
 //! Source address checks of received packets, as in Linux' `ip_route_input_slow`,
 //! `__fib_validate_source` and `ip6_rcv_core`.
 //!
-//! The daemon reads the kernel's routing tables and settings, and passes both as an
-//! [`IngressPolicy`]. The host checks a flow's peer when the flow begins. As in the kernel, the
-//! host does not check the segments of an existing flow. A flow thus survives a change of routes or
-//! settings that refuses new flows.
+//! The daemon reads the kernel's routing tables and settings, and passes both to the host (the
+//! TCP/IP stack of one core) as an [`IngressPolicy`]. The host checks a flow's peer when the flow
+//! begins. As in the kernel, the host does not check the segments of an existing flow. A change of
+//! routes or settings can therefore refuse new flows, but does not end existing flows.
 
 use tidelane_wire::{DropReason, IpAddress};
 
@@ -13,7 +13,7 @@ use super::prefixes::Prefixes;
 /// The target of a kernel route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Out over the served interface.
+    /// Out over the served interface (the network interface on which the service runs).
     Out,
     /// Out over another interface.
     Elsewhere,
@@ -31,7 +31,8 @@ pub enum Way {
 pub struct KernelRoute {
     /// Destination prefix.
     pub prefix: IpAddress,
-    /// Prefix length in bits of the 128-bit form: an IPv4 prefix has 96 bits more.
+    /// Prefix length in bits, in the 128-bit form of addresses. For an IPv4 prefix, the length
+    /// includes the 96 bits of the mapped form: the length of `10.0.0.0/8` is 104.
     pub prefix_len: u8,
     /// Target of the route.
     pub way: Way,
@@ -50,15 +51,15 @@ pub enum ReversePathFilter {
     Loose,
 }
 
-/// The kernel's settings of the served interface for the sources of packets. Linux applies them to
-/// IPv4 packets only. The host applies `accept_local` to IPv6 packets, too.
+/// The kernel's settings of the served interface for the source addresses of packets. Linux applies
+/// these settings to IPv4 packets only. The host applies `accept_local` to IPv6 packets, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceChecks {
-    /// `rp_filter`, the larger value of the interface and `all`.
+    /// `rp_filter`: the larger of the interface's value and the value of `all`.
     pub reverse_path: ReversePathFilter,
-    /// `accept_local`: the source of a packet may be an address of this host.
+    /// `accept_local`: true if the source of a packet may be an address of this host.
     pub accept_local: bool,
-    /// `route_localnet`: the kernel routes `127.0.0.0/8` like any other network.
+    /// `route_localnet`: true if the kernel routes `127.0.0.0/8` like any other network.
     pub route_localnet: bool,
 }
 
@@ -71,7 +72,7 @@ pub struct IngressPolicy {
 }
 
 impl IngressPolicy {
-    /// Returns the policy of a host with the routing tables `tables`, in look-up order.
+    /// Returns the policy for the routing tables `tables`, which are in look-up order.
     pub fn new(tables: Vec<Vec<KernelRoute>>, checks: SourceChecks) -> Self {
         let table = |routes: Vec<KernelRoute>| {
             let known = |route: KernelRoute| (route.prefix, route.prefix_len, route.way);
@@ -85,7 +86,7 @@ impl IngressPolicy {
     fn way_to(&self, addr: IpAddress) -> Option<Way> {
         let way = self.tables.iter().find_map(|table| table.lookup(addr))?;
         // Every interface has a route to `fe80::/64`, but the table keeps only one route per
-        // prefix.
+        // prefix. This route may lead over another interface.
         if addr.is_link_local_v6() && way != Way::Local {
             return Some(Way::Out);
         }
@@ -143,8 +144,8 @@ impl IngressPolicy {
     }
 }
 
-/// Returns true if `addr` can be the address of one host: not multicast, broadcast, unspecified or
-/// "this network" (`0.0.0.0/8`).
+/// Returns true if `addr` can be the address of one host. Returns false for multicast addresses,
+/// the limited broadcast address, unspecified addresses and "this network" (`0.0.0.0/8`).
 pub fn can_be_a_host(addr: IpAddress) -> bool {
     let nobody = addr.is_unspecified() || addr.is_this_network_v4();
     !nobody && !addr.is_multicast_or_broadcast()

@@ -6,11 +6,12 @@ use tidelane_wire::IpAddress;
 /// A prefix with its value.
 #[derive(Clone, Copy, Debug)]
 struct Entry<T> {
-    /// Length in bits of the 128-bit form: an IPv4 prefix has 96 bits more.
+    /// Length in bits, in the 128-bit form of addresses. For an IPv4 prefix, the length includes
+    /// the 96 bits of the mapped form: the length of `10.0.0.0/8` is 104.
     len: u8,
-    /// The prefix, with zeros after its length.
+    /// The prefix. The bits after the first `len` bits are zero.
     prefix: IpAddress,
-    /// The value.
+    /// The value of the prefix.
     known: T,
 }
 
@@ -41,8 +42,8 @@ impl<T> Default for Prefixes<T> {
 }
 
 impl<T: Copy> Prefixes<T> {
-    /// Makes a table of prefixes, with lengths in bits of the 128-bit form. If `known` has several
-    /// values for a prefix, the table keeps the first value.
+    /// Makes a table from prefixes, their lengths and their values. The lengths are in bits of the
+    /// 128-bit form. If `known` has several values for a prefix, the table keeps the first value.
     pub fn new(known: impl Iterator<Item = (IpAddress, u8, T)>) -> Self {
         let entry = |(prefix, len, known): (IpAddress, u8, T)| {
             let len = len.min(128);

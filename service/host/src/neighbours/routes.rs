@@ -13,11 +13,12 @@ use super::{
 pub struct Route {
     /// Destination prefix.
     pub prefix: IpAddress,
-    /// Prefix length in bits of the 128-bit form: an IPv4 prefix has 96 bits more.
+    /// Prefix length in bits, in the 128-bit form of addresses. For an IPv4 prefix, the length
+    /// includes the 96 bits of the mapped form: the length of `10.0.0.0/8` is 104.
     pub prefix_len: u8,
     /// Address of the router; `None` for destinations on the link.
     pub gateway: Option<IpAddress>,
-    /// Local address of active opens over the route, unless the program chooses the local address.
+    /// Local address of an active open over the route, if the program has not chosen an address.
     pub source: IpAddress,
 }
 
@@ -43,10 +44,10 @@ pub struct Routes {
     by_prefix: Prefixes<Route>,
     /// Source address checks of received packets.
     ingress: IngressPolicy,
-    /// True if the caller has set `ingress`.
+    /// True if the caller has set `ingress` with [`set_ingress`](Self::set_ingress).
     has_policy: bool,
-    /// Filter for the interface's addresses: bit `n` is set if the last byte of an address is `n`
-    /// modulo 64.
+    /// Filter for look-ups of the interface's addresses. Bit `n` is set if the interface has an
+    /// address whose last byte modulo 64 is `n`.
     last_bytes: u64,
 }
 
@@ -86,8 +87,9 @@ impl Routes {
         std::mem::replace(&mut self.interface.addresses, addresses)
     }
 
-    /// Replaces all routes. Returns true if the routes have changed. Until the caller sets the
-    /// source address checks, the checks use these routes, as if the host had no other interface.
+    /// Replaces all routes. Returns true if the routes have changed. Until the caller has called
+    /// [`set_ingress`](Self::set_ingress), the source address checks use these routes, as if the
+    /// host had no other interface.
     pub fn set_routes(&mut self, routes: Vec<Route>) -> bool {
         let differ = routes != self.routes;
         self.by_prefix = Prefixes::new(routes.iter().map(|r| (r.prefix, r.prefix_len, *r)));
@@ -149,8 +151,8 @@ impl Routes {
         self.ingress.leads_out(addr)
     }
 
-    /// Returns the same as [`is_local`](Self::is_local), but faster for an address that is not
-    /// local.
+    /// Returns true if `addr` is an address of the interface. For most addresses that are not
+    /// local, this function is faster than [`is_local`](Self::is_local).
     #[inline(always)]
     pub fn is_local_unlikely(&self, addr: IpAddress) -> bool {
         self.last_bytes >> (addr.0[15] % 64) & 1 != 0 && self.is_local(addr)
@@ -176,8 +178,9 @@ impl Routes {
         Some(self.lookup(addr)?.gateway.unwrap_or(addr))
     }
 
-    /// Returns true if the path to `addr` leads over a router. Routers are few, because only the
-    /// kernel's routes name routers. In contrast, any packet can name a neighbour.
+    /// Returns true if the path to `addr` leads over a router. The number of routers is small,
+    /// because only the kernel's routes name routers. Without a router, the next hop is `addr`
+    /// itself, and forged packets can name every address of the link.
     pub fn is_routed(&self, addr: IpAddress) -> bool {
         let route = self.lookup(addr).filter(|_| !addr.is_link_local_v6());
         route.is_some_and(|route| route.gateway.is_some())

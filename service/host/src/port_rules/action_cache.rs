@@ -1,8 +1,9 @@
-//! A cache of the actions that the rules give to the connections of mux ports (programs with TCP/IP
-//! stacks of their own). With the cache, the filter does not compare each packet with each rule.
+//! A cache of the actions that the operator's rules give to the connections of mux ports (packet
+//! rings of programs with TCP/IP stacks of their own). With the cache, the filter does not compare
+//! each packet with each rule.
 //!
-//! A look-up of an action does not count a match of a rule. A rule may apply to only one direction:
-//! connections that the peer opens, or connections that the mux port opens. Each 5-tuple
+//! A look-up in the cache does not count as a decision of a rule. A rule may apply to only one
+//! direction: connections that the peer opens, or connections that the mux port opens. Each 5-tuple
 //! ([`FiveTuple`]) of a port therefore has two actions.
 
 use tidelane_mux::PortId;

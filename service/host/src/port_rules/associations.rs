@@ -1,6 +1,6 @@
-//! The connections of the mux ports (programs with TCP/IP stacks of their own) of one user, and the
-//! answers that their handshakes still expect. The rules judge packets other than a SYN by this
-//! state.
+//! The table of the connections and datagrams of one user's mux ports (packet rings of programs
+//! with TCP/IP stacks of their own). The table also has the answers that handshakes still expect.
+//! The filter of the operator's rules reads the table to judge each packet that is not a SYN.
 //!
 //! The table has a fixed size. An entry is one word:
 //!
@@ -11,14 +11,15 @@
 //!  +----------------+-------+---------+--------------+
 //! ```
 //!
-//! The tag is a keyed hash, so that neither a program nor a peer can make entries collide. An entry
-//! lies in one of the [`WAYS`] places of its set. A new entry replaces an expected answer or an
-//! unanswered datagram before it replaces a connection. A flood of SYNs or datagrams therefore
-//! replaces a connection only in a set that is full of connections. The loss of an entry can deny
-//! packets, but never admits packets.
+//! The tag is a keyed hash, so that neither a program nor a peer can make entries collide. The hash
+//! of the 5-tuple selects a *set* of [`WAYS`] places, and the entry lies in one of these places. A
+//! new entry replaces an expected answer or an unanswered datagram before it replaces a connection.
+//! A flood of SYNs or datagrams therefore replaces a connection only in a set that is full of
+//! connections. The loss of an entry can deny packets, but never admits packets.
 //!
-//! The cores share the table, because a program may answer a packet over another core than the core
-//! that received the packet. An entry is one atomic word, so that no core waits for another core.
+//! The cores (polling threads of the service) share the table, because a program may answer a
+//! packet over another core than the core that received the packet. An entry is one atomic word, so
+//! that no core waits for another core.
 
 use std::{
     hash::Hasher,
@@ -53,8 +54,8 @@ const TAG_MASK: u64 = !((1 << (KIND_SHIFT + 2)) - 1);
 /// Limit of attempts to write an entry while other cores write to its set.
 const ATTEMPTS_MAX: usize = 2 * WAYS;
 
-/// Kind of an entry for an answer that a handshake expects. A new entry replaces the lowest kind
-/// first. Kind zero is a free place.
+/// Kind of an entry for an answer that a handshake expects. A new entry replaces an entry of the
+/// lowest kind in the set. Kind zero is a free place.
 const EXPECTED: u64 = 1 << KIND_SHIFT;
 /// Kind of an entry for datagrams that the other side has not answered.
 const UNANSWERED: u64 = 2 << KIND_SHIFT;
@@ -66,9 +67,9 @@ const ANSWERED: u64 = 3 << KIND_SHIFT;
 pub struct FiveTuple {
     /// Protocol number.
     pub protocol: u8,
-    /// The end of the mux port.
+    /// Address and port of the mux port.
     pub local: Endpoint,
-    /// The peer's end.
+    /// Address and port of the peer.
     pub peer: Endpoint,
 }
 
@@ -88,7 +89,7 @@ impl FiveTupleHash {
 pub struct Expected {
     /// Side that opens the connection.
     pub opener: Direction,
-    /// Side that has sent the SYN or the SYN-ACK, and waits.
+    /// Side that has sent the SYN or the SYN-ACK, and waits for the answer.
     pub waits: Direction,
     /// SEG.ACK of the answer.
     pub ack: SeqNumber,
@@ -112,20 +113,20 @@ impl Associations {
         }
     }
 
-    /// Allocates the memory of the table. Without memory, the table records nothing. The driver of
-    /// the host (the daemon) calls this function on a thread that is not a core, before a core
-    /// applies rules to the user's mux ports.
+    /// Allocates the memory of the table. Without memory, the table records nothing. The daemon
+    /// calls this function on a thread that is not a core, before a core applies rules to the
+    /// user's mux ports.
     pub fn prepare(&self) {
         self.entries
             .get_or_init(|| (0..ENTRIES).map(|_| AtomicU64::new(0)).collect());
     }
 
-    /// Prepares the table for the rules `new` instead of `old`. The driver of the host calls this
-    /// function on a thread that is not a core, before the cores get the new rules.
+    /// Prepares the table for a change from the rules `old` to the rules `new`. The daemon calls
+    /// this function on a thread that is not a core, before the cores get the new rules.
     ///
-    /// Without rules, the cores record nothing. An entry from earlier rules could then name the
-    /// opener of a connection that has ended since. The change from no rules to rules therefore
-    /// clears the table.
+    /// Without rules, the cores record nothing, so the entries become stale: while there are no
+    /// rules, a connection may end, and the other side may open a new connection of the same
+    /// 5-tuple. The change from no rules to rules therefore clears the table.
     pub fn rules_change(&self, old: &RuleSet, new: &RuleSet) {
         if new.accepts_all() {
             return;
@@ -150,14 +151,15 @@ impl Associations {
     }
 
     /// Returns the side that opened the connection of `five_tuple`. Returns `None` if the table has
-    /// no entry. Renews the time of the entry, because a full set replaces its oldest entry.
+    /// no entry. Renews the time of the entry, because a new entry in a full set replaces the
+    /// oldest entry of the lowest kind.
     pub fn opener(&self, five_tuple: FiveTupleHash, now: Instant) -> Option<Direction> {
         let word = self.change(five_tuple, |word| (word & !TIME_MASK) | ticks(now))?;
         Some(opener_of(word))
     }
 
-    /// Returns the side that sent the first of the recent datagrams of `five_tuple`. Returns `None`
-    /// if no datagram is recent.
+    /// Returns the recorded opener of `five_tuple`: the side that sent the first datagram. Returns
+    /// `None` if the table has no entry, or if the entry is older than `ANSWER_MAX`.
     pub fn recent_opener(&self, five_tuple: FiveTupleHash, now: Instant) -> Option<Direction> {
         let (_, word) = self.find(five_tuple, tag_of(five_tuple.0), is_association)?;
         is_recent(word, now).then(|| opener_of(word))
@@ -215,14 +217,15 @@ impl Associations {
         tag_of(hasher.finish())
     }
 
-    /// Returns the set for the entries of a 5-tuple. The set is empty without memory.
+    /// Returns the set for the entries of a 5-tuple. The set is empty if the table has no memory.
     fn set(&self, five_tuple: FiveTupleHash) -> &[AtomicU64] {
         let start = (five_tuple.0 as usize % SETS) * WAYS;
         let entries = self.entries.get();
         entries.map_or(&[], |entries| &entries[start..start + WAYS])
     }
 
-    /// Returns the entry with this tag and a kind that `fits`.
+    /// Returns the place and the word of the entry that has this tag and for which `fits` returns
+    /// true.
     fn find(
         &self,
         five_tuple: FiveTupleHash,
@@ -235,7 +238,7 @@ impl Associations {
     }
 
     /// Changes the entry of the connection of `five_tuple`. Returns the entry before the change. If
-    /// another core changes the entry at the same time, this change is lost.
+    /// another core changes the entry at the same time, the change of this call is lost.
     fn change(&self, five_tuple: FiveTupleHash, change: impl FnOnce(u64) -> u64) -> Option<u64> {
         let (place, word) = self.find(five_tuple, tag_of(five_tuple.0), is_association)?;
         let new = change(word);
@@ -245,9 +248,10 @@ impl Associations {
         Some(word)
     }
 
-    /// Writes an entry. The entry replaces the entry with the same tag and a kind that `fits`, or
-    /// else the entry that [`lowest`](Self::lowest) returns. The write is lost if other cores
-    /// change the place in each of [`ATTEMPTS_MAX`] attempts.
+    /// Writes an entry. If the set has an entry with the same tag for which `fits` returns true,
+    /// the new entry replaces this entry. Otherwise, the new entry takes the place that
+    /// [`lowest`](Self::lowest) returns. The new entry is lost if another core changes the chosen
+    /// place in each of the [`ATTEMPTS_MAX`] attempts.
     fn write(&self, five_tuple: FiveTupleHash, word: u64, fits: fn(u64) -> bool) {
         for _ in 0..ATTEMPTS_MAX {
             let same = self.find(five_tuple, word & TAG_MASK, fits);
@@ -262,8 +266,8 @@ impl Associations {
         }
     }
 
-    /// Returns the place that a new entry takes: a free place, or else the oldest entry of the
-    /// lowest kind.
+    /// Returns the place that a new entry takes: a free place, or else the place of the oldest
+    /// entry of the lowest kind. `now` is the present time in units of [`TICK`].
     fn lowest(&self, five_tuple: FiveTupleHash, now: u64) -> Option<(&AtomicU64, u64)> {
         let words = self.set(five_tuple).iter();
         let words = words.map(|place| (place, place.load(Ordering::Relaxed)));
@@ -401,7 +405,8 @@ mod tests {
         assert_eq!(table.opener(hash, days), Some(Direction::In));
     }
 
-    /// The flood of SYNs and datagrams has a hundred times as many entries as the table.
+    /// The flood writes entries for SYNs and datagrams, a hundred times as many as the table has
+    /// places.
     #[test]
     fn a_flood_replaces_no_connection_that_has_packets() {
         let table = table();
@@ -420,7 +425,7 @@ mod tests {
         }
         let kept = connections.iter();
         let kept = kept.filter(|hash| table.opener(**hash, NOW).is_some());
-        // A set loses a connection if as many connections as places hash to the set, or more.
+        // The flood replaces a connection only in the few sets whose places all have connections.
         assert!(kept.count() * 1000 > connections.len() * 999);
     }
 

@@ -318,8 +318,9 @@ fn a_restarted_side_resets_a_handshake() {
     }
 }
 
-/// TCP Fast Open (RFC 7413): a SYN has data, and the answer may acknowledge the data or not. The
-/// last ACK of the handshake is lost, and the server sends data before another ACK arrives.
+/// TCP Fast Open (RFC 7413): a SYN has data, and the answer acknowledges the SYN with or without
+/// the data. The server sends data before an ACK of the client. The first ACK of the client
+/// acknowledges the SYN-ACK and this data.
 #[test]
 fn data_in_the_handshake_passes() {
     for way in WAYS {
@@ -517,8 +518,8 @@ fn a_pair_may_be_used_again_from_the_other_side() {
     }
 }
 
-/// Another program of the same user gets the mux port, and with it the port's claims (3-tuples).
-/// The rules have other verdicts on this program.
+/// Another program of the same user gets the mux port and the port's claims (the 3-tuples whose
+/// packets go to the port). The rules give other verdicts on this program.
 #[test]
 fn rules_apply_to_the_present_owner_of_a_claim() {
     let mut scene = Scene::new(Action::Accept, Action::Accept);

@@ -1,5 +1,7 @@
-//! Moves of a connection from the memory of one program to the memory of another program. The
-//! *home* is the program whose memory has the connection.
+//! Moves of a connection from the memory of one program to the memory of another program. A
+//! *program* is a process that has registered with the service. The *home* of a connection is the
+//! program whose memory has the *slot* (the connection's record) and the buffers of the connection.
+//! The home shares this memory with the service.
 
 use std::{ops::Range, sync::Arc};
 
@@ -23,43 +25,44 @@ const MOVED_FLAGS: u32 = !(program_flags::CLOSE | program_flags::ABORT);
 /// The service flag of a slot whose connection moves, or has moved, to another program.
 const MIGRATED: u32 = service_flags::MIGRATED;
 
-/// A program's request to move a connection into its memory. The program must be one of the
-/// programs that share the connection.
+/// A request of a program to move a connection into the program's memory. The program must hold the
+/// connection, which several processes share after a fork.
 #[derive(Clone, Copy, Debug)]
 pub struct Take {
     /// The connection's number.
     pub connection: u64,
-    /// Context of the requesting program. The context gets the connection's events after the move.
+    /// Number of a context (the rings of one thread) of the requesting program. The context gets
+    /// the connection's events after the move.
     pub context: u32,
-    /// Buffer word of the program's send buffer, which takes the unacknowledged data; 0 for no
-    /// buffer.
+    /// Buffer word (the encoded offset and size) of the program's send buffer, which takes the
+    /// unacknowledged data. The word is 0 for no buffer.
     pub tx_buffer: BufferWord,
 }
 
 /// The slot of the connection after the move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// Slot of the program that took the connection.
+    /// Number of the slot, in the memory of the program that took the connection.
     pub slot: u32,
-    /// The slot's generation.
+    /// The slot's generation, a counter that changes when a use of the slot begins or ends.
     pub generation: u32,
     /// Cookie (SO_COOKIE) of the kernel socket whose listener accepted the connection. `None` for
-    /// an active open, or if the listener no longer exists.
+    /// an active open, or if the host has no active listener of this socket.
     pub listener: Option<u64>,
 }
 
 /// The reason why a connection was not moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeError {
-    /// The program does not share the connection, or the connection has ended.
+    /// The connection does not exist or is not shared, or the program does not hold the connection.
     NotHeld,
-    /// The program already is the home of the connection.
+    /// The program already is the home of the shared connection.
     AtHome,
     /// The home is copying data from or to the buffers of the connection, or the service is about
     /// to publish the end of the flow. The program has to try again.
     Busy,
-    /// The send buffer is too short for the unacknowledged data. The value is the length of the
-    /// data in bytes.
+    /// The program's send buffer is too small for the unacknowledged data. The value is the number
+    /// of bytes of this data.
     BufferTooSmall(u32),
     /// The program has no free slot, or no memory for received data.
     Limit,
@@ -88,7 +91,7 @@ pub(crate) struct NewHome {
 pub(crate) struct Moved {
     /// The slot at the new home.
     pub(crate) slot: SlotId,
-    /// Context that had the connection's events at the old home.
+    /// Number of the context that got the connection's events at the old home.
     pub(crate) old_context: u32,
     /// The state that the new slot shows. `None` if the flow has ended.
     pub(crate) published: Option<Publication>,
@@ -113,15 +116,16 @@ pub(crate) struct Move<'a> {
 }
 
 impl Move<'_> {
-    /// Returns [`TakeError::BufferTooSmall`] if the program's send buffer is too short for the data
-    /// that the home is known to have written. The home may have written more data.
+    /// Returns [`TakeError::BufferTooSmall`] if the program's send buffer is too small for the
+    /// unacknowledged data of which the host knows. The home may have written more data.
     pub(crate) fn check_buffer(&mut self) -> Result<(), TakeError> {
         let unacked = self.moved_ranges()?.unacked;
         self.tx_buffer(unacked.end.wrapping_sub(unacked.start))?;
         Ok(())
     }
 
-    /// Returns the program's send buffer, if the buffer has room for `len` bytes.
+    /// Returns the program's send buffer, or `None` if the request has no valid buffer. Fails if
+    /// the buffer has no room for `len` bytes. A missing buffer has room for 0 bytes.
     fn tx_buffer(&self, len: u32) -> Result<Option<StreamBuffer>, TakeError> {
         let area = self.region_of(self.to)?.layout().tx_area();
         let tx = StreamBuffer::from_word(self.take.tx_buffer, area);
@@ -203,7 +207,7 @@ impl Move<'_> {
         })
     }
 
-    /// Allocates a slot, and a receive buffer as long as `old_rx`.
+    /// Allocates a slot, and a receive buffer with the same capacity as `old_rx`.
     fn allocate(
         &mut self,
         old_rx: Option<StreamBuffer>,
@@ -315,8 +319,8 @@ impl Move<'_> {
     }
 }
 
-/// Makes `new_home` the home of a binding. `old_read` is the read position that the old home wrote
-/// to its slot.
+/// Makes `new_home` the home of a binding (the host's record of a connection's slot and buffers).
+/// `old_read` is the read position that the old home wrote to the old slot.
 fn rebind(binding: &mut Binding, new_home: &NewHome, old_read: u32) {
     let TakenSlot {
         id,

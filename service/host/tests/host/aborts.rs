@@ -1,5 +1,5 @@
-//! Test of a host, the stack of one core of the service: connections that the host resets for a
-//! reason of the service.
+//! Tests of a host (the stack of one core of the service): the host resets connections because of a
+//! new rule, or because the service ends.
 
 use std::sync::atomic::Ordering::Acquire;
 
@@ -12,8 +12,8 @@ use crate::{
     stage::{Stage, listen, stranger},
 };
 
-/// The program learns of the reset by an error. After an orderly end, the program would take the
-/// received data for the whole stream.
+/// The program gets an error. If the program saw an orderly end instead, it would take the received
+/// data for the whole stream.
 #[test]
 fn a_program_learns_that_the_service_has_reset_its_connection() {
     let by_rule = |stage: &mut Stage| {
@@ -38,8 +38,8 @@ fn a_program_learns_that_the_service_has_reset_its_connection() {
     }
 }
 
-/// A rule resets a connection in the accept queue. A context that joins the listener before the end
-/// of the step does not get the connection.
+/// A rule resets a connection in the accept queue. A context (the rings of one thread of a program)
+/// that joins the listener before the end of the step does not get the connection.
 #[test]
 fn a_reset_connection_in_the_accept_queue_reaches_no_context() {
     let mut stage = Stage::new();

@@ -24,7 +24,7 @@ fn stage(rx_len: u64) -> (Stage, Program) {
 }
 
 /// If the program has no memory for the data of a connection, the host keeps the connection. A
-/// reset would lose acknowledged data. The kernel keeps the connection, too.
+/// reset would lose acknowledged data. Linux would keep the connection, too.
 #[test]
 fn a_connection_waits_if_there_is_no_memory_for_its_data() {
     let (mut stage, program) = stage(16 << 10);
@@ -43,10 +43,12 @@ fn a_connection_waits_if_there_is_no_memory_for_its_data() {
         assert_eq!(Some(port), expected.next());
         assert_eq!(acceptor.text(&event), TEXT);
         acceptor.abort(&mut stage, &event);
-        // The host assigns the next connection to the program at once, in the freed memory.
+        // The host immediately assigns the next connection to the program, in the freed memory.
         open.extend(acceptor.accepted());
     }
     assert!(open.is_empty());
+    // The values of `usage` are the numbers of programs, of flows (connections in the engine), and
+    // of allocated bytes for received data.
     assert_eq!(stage.core.host.usage(), (1, 0, 0));
 }
 
@@ -65,6 +67,7 @@ fn a_listener_is_reported_with_its_backlog() {
 fn a_connection_waits_if_there_is_no_free_slot() {
     let (mut stage, program) = stage(1 << 20);
     let mut acceptor = Acceptor::join(&mut stage, &program);
+    // The program has 16 slots, and the 17 connections need one slot more.
     for port in 5001..=5017 {
         assert!(!stage.connect(port, &[]).contains(TcpFlags::RST));
     }
@@ -95,8 +98,8 @@ fn data_before_accept_is_limited_by_the_memory_of_the_program() {
     assert!(text.chunks(1000).map(|part| part[0]).eq(0..4));
 }
 
-/// Accept returns a connection that was reset in the queue, and a read returns the error, as in the
-/// kernel.
+/// As in the kernel, a program can accept a connection that the peer has reset in the queue. The
+/// slot then has the received data and the cause of the end.
 #[test]
 fn a_connection_that_ends_while_it_waits_is_handed_out() {
     let (mut stage, program) = stage(1 << 20);

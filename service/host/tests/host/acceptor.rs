@@ -82,14 +82,14 @@ impl Acceptor {
         text_in(&self.region, event.slot)
     }
 
-    /// Takes the connection from the accept queue.
+    /// Marks the connection of `event` as accepted.
     pub fn accept(&mut self, stage: &mut Stage, event: &ControlEvent) {
         let half = self.region.slot(event.slot).expect("a slot").program();
         half.flags.fetch_or(program_flags::TAKEN, Release);
         self.advance(stage, event);
     }
 
-    /// Reads `len` bytes, without taking the connection from the accept queue.
+    /// Reads `len` bytes, without accepting the connection.
     pub fn read(&mut self, stage: &mut Stage, event: &ControlEvent, len: u32) {
         let half = self.region.slot(event.slot).expect("a slot").program();
         half.rx_read.fetch_add(len, Release);
@@ -126,6 +126,8 @@ impl Acceptor {
         self.requests.push(word.encode()).expect("room");
         self.requests.publish();
         stage.run();
+        // If a connection waits for the freed slot and memory, the host is due again immediately,
+        // to assign this connection.
         let due = stage.core.host.next_timeout();
         if due.is_some_and(|due| due <= stage.now) {
             stage.run();

@@ -25,7 +25,7 @@ fn segments(captured: Option<Captured>) -> Vec<(u8, TcpFlags)> {
     let mut segments = Vec::new();
     while !blocks.is_empty() {
         // Offsets in an Enhanced Packet Block of pcapng: 4 is the block's length, 20 is the frame's
-        // length, and 28 is the frame. The direction lies 12 bytes before the end.
+        // length, and 28 is the frame. The direction lies 12 bytes before the end of the block.
         let word = |at: usize| u32::from_le_bytes(blocks[at..at + 4].try_into().expect("a word"));
         let (len, frame_len) = (word(4) as usize, word(20) as usize);
         let packet = parse_frame(&blocks[28..28 + frame_len]).expect("a packet");

@@ -1,6 +1,6 @@
 //! Tests of several hosts as the cores of one service. A host is the stack of one core (polling
-//! thread). The test steps the hosts without threads, in place of the hosts' driver, the daemon
-//! `tidelaned`.
+//! thread). The tests use no threads, and call the hosts' steps in place of the hosts' driver, the
+//! daemon `tidelaned`.
 
 use std::sync::{
     Arc,
@@ -87,6 +87,7 @@ fn the_number_of_an_expelled_program_is_not_reused() {
     let second = core.host.add_program("good".to_owned(), 2, region());
     assert_ne!(first, second);
     core.host.remove_program(NOW, first);
+    // The first value of `usage` is the number of programs.
     assert_eq!(core.host.usage().0, 1);
     assert_eq!(
         core.host.add_program("third".to_owned(), 3, region()),

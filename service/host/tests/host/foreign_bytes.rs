@@ -1,10 +1,10 @@
 //! Tests that no byte of one program's connections reaches another program's memory. The host, the
 //! stack of one core of the service, shares a memory region with each program.
 //!
-//! Most tests fill memory that the host may reuse with a marker: connections of one program fill
-//! the staging area, which holds received data until accept, or the program itself fills its
-//! region. The test then gives a connection to another program, and searches the other program's
-//! region for the marker.
+//! Most tests first write a marker to memory that the host may reuse. Connections of one program
+//! fill the staging area (which holds received data until accept) with the marker, or the test
+//! writes the marker to the program's region. The test then gives a connection to another program,
+//! and searches the other program's region for the marker.
 
 use std::{ops::Range, sync::Arc};
 
@@ -19,7 +19,8 @@ use crate::{
 
 /// Data that only its owner may see.
 const MARKER: u8 = 0xa5;
-/// Ports of the marker's owner, and of the other program.
+/// TCP ports of two listeners: the first of the marker's owner, and the second of the other
+/// program.
 pub const PORTS: [u16; 2] = [80, 81];
 /// Data without a marker byte.
 pub const TEXT: [u8; 1] = *b"1";
@@ -81,7 +82,7 @@ fn mark_staging(stage: &mut Stage) {
     assert_eq!(acceptor.accepted().len(), 6);
 }
 
-/// Fills an area of a program's region with the marker. A program can do the same.
+/// Fills an area of a program's region with the marker, in place of data of earlier connections.
 fn mark(region: &ProgramRegion, area: Range<u64>) {
     let bytes = vec![MARKER; (area.end - area.start) as usize];
     assert!(region.copy_in(area.start, &bytes));
@@ -157,8 +158,9 @@ fn a_returned_connection_carries_no_data_of_the_ended_program() {
     assert_eq!(markers(&other.1), 0);
 }
 
-/// The host resets a connection when its program ends, if the program has read from the connection
-/// or written to it. The connection does not return to the listener.
+/// A program reads from one connection and writes to another connection, without accepting either
+/// connection. When the program ends, the host resets both connections. Neither connection returns
+/// to the listener.
 #[test]
 fn a_connection_that_was_used_does_not_go_back() {
     let mut stage = Stage::new();
@@ -182,7 +184,8 @@ fn a_connection_that_was_used_does_not_go_back() {
     );
 }
 
-/// A child may belong to another user when it takes an inherited connection.
+/// A forked child may belong to another user at the time when the child takes an inherited
+/// connection (moves the connection into its own memory).
 #[test]
 fn an_inherited_connection_carries_only_its_own_bytes() {
     let mut stage = Stage::new();

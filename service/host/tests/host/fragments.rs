@@ -22,6 +22,7 @@ const WAIT: Duration = Duration::from_secs(60);
 fn fragments(to: [u8; 4], src_port: u16, id: u16) -> [Vec<u8>; 2] {
     let whole = frames::syn(PEER, to, TTL, src_port);
     let (headers, tcp) = whole.split_at(FRAME_HEADERS_LEN_V4);
+    // `word` has the flags and the offset of the fragment (in units of 8 bytes).
     let cut = |word: u16, tcp: &[u8]| {
         let mut frame = [headers, tcp].concat();
         let ip = &mut frame[14..34];

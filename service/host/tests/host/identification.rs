@@ -28,6 +28,8 @@ fn of_challenges(stage: &mut Stage, peer: IpAddress, port: u16) -> [u16; 2] {
     ack.src_port = port;
     stage.exchange(peer, ack);
     [0, 1].map(|_| {
+        // The host sends a challenge ACK on a connection only if 500 ms have passed since the
+        // previous challenge ACK.
         stage.now += Duration::from_millis(600);
         stage.send(peer, syn, &[]);
         stage.run();

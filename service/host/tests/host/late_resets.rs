@@ -1,5 +1,6 @@
-//! Test of a host, the stack of one core of the service: a program ends that has more connections
-//! than the host's port has transmit frames. The port stands for the AF_XDP socket of a NIC queue.
+//! Test of a host, the stack of one core of the service. When a program ends, the host resets the
+//! program's connections. In this test, there are more connections than transmit frames of the
+//! host's port. The port stands for the AF_XDP socket of a NIC queue.
 
 use tidelane_packet_io::MemConfig;
 use tidelane_wire::TcpFlags;
@@ -43,5 +44,6 @@ fn resets_that_find_no_frame_wait_for_one() {
     stage.run();
     assert_eq!(stage.answers(stranger(1)).len(), 0);
     assert_eq!(stage.core.host.next_timeout(), None);
+    // No program, no connection and no receive buffer remains.
     assert_eq!(stage.core.host.usage(), (0, 0, 0));
 }

@@ -93,7 +93,7 @@ impl Guest {
         stage.run();
     }
 
-    /// Connects to port 80 of a stranger, and returns the only event.
+    /// Connects to port 80 of a stranger (a peer that the test plays), and returns the only event.
     pub fn connect(&mut self, stage: &mut Stage, number: u32) -> ControlEvent {
         assert!(self.ask(connect(stranger(number), 80)));
         stage.run();
@@ -134,8 +134,7 @@ fn syn_to(port: u16) -> SegmentHeader {
     }
 }
 
-/// Runs a handshake of a stranger (a peer that the test plays) with `port`. Returns true if the
-/// host accepts the SYN.
+/// Runs a handshake of a stranger with `port`. Returns true if the host accepts the SYN.
 fn shake(stage: &mut Stage, number: u32, port: u16) -> bool {
     let from = stranger(number);
     let answers = stage.exchange(from, syn_to(port));
@@ -195,7 +194,8 @@ fn a_suspended_listener_keeps_its_holders_and_members() {
         guest.listen(&mut stage, 80).expect("a listener");
         guest.listen(&mut stage, 81).expect("a listener");
     }
-    // The suspension of a listener resets the connections that wait for a member.
+    // The suspension of a listener resets the connections that wait for a member (a context that
+    // accepts connections).
     assert!(shake(&mut stage, 1, 80));
     stage.core.host.suspend_listener(stage.now, 80);
     stage.core.host.suspend_listener(stage.now, 99);
@@ -213,15 +213,16 @@ fn a_suspended_listener_keeps_its_holders_and_members() {
     let accepted = second.events();
     assert_eq!(accepted.len(), 1, "{accepted:?}");
     assert_eq!(accepted[0].kind, control_event::ACCEPTED);
-    // The holds of a suspended listener end with the last holder.
+    // A suspended listener ends with its last holder. The charges (holds) for the listener's
+    // members end, too.
     stage.core.host.suspend_listener(stage.now, 80);
     stage.core.host.remove_program(stage.now, second.id);
     assert!(stage.core.host.listener_keys().iter().all(|key| *key != 80));
     assert_eq!(second.user.used(Resource::Holds), 0);
 }
 
-/// A connection that returns to its listener stays charged, so that a user cannot evade the limit
-/// by programs that end before accept.
+/// A connection that returns to its listener stays charged to the listener's user. Otherwise, a
+/// user could evade the limit with programs that end before accept.
 #[test]
 fn a_returned_connection_still_counts_towards_the_limit() {
     let (mut stage, mut first, mut second) = two_users(EngineConfig::default());
@@ -242,7 +243,7 @@ fn a_returned_connection_still_counts_towards_the_limit() {
     assert_eq!(first.user.used(Resource::Connections), 0);
 }
 
-/// The engine reuses the ids of listeners.
+/// The engine reuses the id of an ended listener for the next listener.
 #[test]
 fn a_connection_of_an_ended_listener_goes_to_no_other_listener() {
     let (mut stage, mut bad, mut good) = two_users(EngineConfig::default());
@@ -270,6 +271,7 @@ fn one_user_cannot_fill_a_core_with_connections() {
     let (mut stage, bad, good) = two_users(config);
     bad.listen(&mut stage, 80).expect("a listener");
     good.listen(&mut stage, 81).expect("a listener");
+    // The first user gets 7/16 of the 64 connections, and the second user gets 7/32.
     let taken = (0..64).filter(|from| shake(&mut stage, *from, 80)).count();
     assert_eq!(taken, 28);
     let taken = (0..64).filter(|from| shake(&mut stage, *from, 81)).count();
@@ -330,18 +332,19 @@ fn a_user_opens_as_many_connections_as_they_may_have() {
     assert_eq!(event.kind, control_event::CONNECT_KERNEL);
     let connections = not_accelerated::limit(Resource::Connections.code());
     assert_eq!(event.cause, connections);
-    // After the removal of the program and its flows, the user may open connections again.
+    // After the removal of the program and its flows, no connection counts towards the limit.
     stage.core.host.remove_program(stage.now, bad.id);
     stage.run();
     assert_eq!(bad.user.used(Resource::Connections), 0);
 }
 
-/// One user's connections do not take all ports to a peer.
+/// Each user may use only about half of the local ports for connections to the same peer.
 #[test]
 fn one_user_does_not_take_all_ports_to_a_peer() {
     let (mut stage, mut bad, mut good) = two_users(EngineConfig::default());
     ready_to_connect(&mut stage, &mut good, 2);
-    // The empty answer tells the host that the kernel has no more ports than these 2,000.
+    // The empty list tells the host that the kernel has no more ports than the 2,000 ports that
+    // `ready_to_connect` added.
     stage.core.host.add_ports(stage.now, LOCAL, &[]);
     let started = |stage: &mut Stage, guest: &mut Guest, number| {
         (0..2100)
@@ -351,7 +354,8 @@ fn one_user_does_not_take_all_ports_to_a_peer() {
     };
     let taken = started(&mut stage, &mut bad, 0);
     assert!((900..1100).contains(&taken), "{taken}");
-    // Another user gets half of the rest. To another peer, the first user has the same share again.
+    // Another user gets half of the rest. For connections to another peer, the first user again has
+    // half of the ports.
     let left = started(&mut stage, &mut good, 0);
     assert!((400..600).contains(&left), "{left}");
     let elsewhere = started(&mut stage, &mut bad, 1);
@@ -377,7 +381,8 @@ fn waiting_opens_of_a_user_are_bounded() {
     stage.run();
     assert_eq!(good.user.used(Resource::ParkedOpens), 1);
     assert_eq!(good.events().len(), 0);
-    // The opens fail after three seconds, because the host has no local ports.
+    // The waiting opens (CONNECT requests) fail after three seconds, because the host has no local
+    // ports.
     stage.now += Duration::from_secs(4);
     stage.run();
     assert_eq!(bad.events().len(), 5);
@@ -400,12 +405,12 @@ fn unread_answers_stop_further_requests() {
     // of answers.
     let bound = 3 * CONTROL_RING_LEN as usize;
     assert!(asked <= bound, "{asked}");
-    assert!(!stage.core.host.has_work(), "a full ring is no work");
+    assert!(!stage.core.host.has_work(), "a full ring counts as work");
     // A full event ring of one program does not delay another program.
     assert!(good.ask(connect(LOCAL, 9)));
     stage.run();
     assert_eq!(good.events().len(), 1);
-    // Each request is answered as soon as there is room.
+    // The host answers each request when the event ring has room.
     let mut answered = 0;
     for _ in 0..bound {
         answered += bad.events().len();

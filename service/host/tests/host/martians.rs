@@ -78,12 +78,14 @@ fn frame(from: IpAddress, to: IpAddress, header: &SegmentHeader) -> Vec<u8> {
     frame
 }
 
+/// Returns the host's address of the same IP version as `from`.
 fn own_of(from: IpAddress) -> IpAddress {
     address(if from.is_v4() { "10.0.0.1" } else { "fd00::1" })
 }
 
-/// Sends a new host a segment with source address `from`. Returns the number of answers, and the
-/// names of the drop counters that are not zero.
+/// Sends a segment with source address `from` to a new host. If `listening` is true, a program of
+/// the host listens. Returns the number of answers, and the names of the drop counters that are not
+/// zero.
 fn answers(from: &str, header: SegmentHeader, listening: bool) -> (usize, Vec<String>) {
     let mut core = core();
     if listening {
@@ -92,14 +94,15 @@ fn answers(from: &str, header: SegmentHeader, listening: bool) -> (usize, Vec<St
     let from = address(from);
     core.receives(&frame(from, own_of(from), &header));
     let sent = core.answers(NOW).len();
-    assert_eq!(core.host.usage().1, 0, "{from} has no flow");
+    assert_eq!(core.host.usage().1, 0, "the host has a flow for {from}");
     let drops = core.host.counters().into_iter();
     let drops = drops.filter(|(name, count)| name.starts_with("drop_") && *count > 0);
     (sent, drops.map(|(name, _)| name).collect())
 }
 
-/// Source addresses from which the host accepts no segment, each with the drop counter of such a
-/// segment. 192.168.7.9 is no martian, but the route to it does not lead over the served interface.
+/// Source addresses from which the host accepts no segment, each with the name of the counter of
+/// the dropped segments. 192.168.7.9 is no martian, but the route to this address does not lead
+/// over the served interface.
 const REFUSED_SOURCES: [(&str, &str); 15] = [
     ("127.0.0.1", "drop_martian_source"),
     ("127.7.7.7", "drop_martian_source"),
@@ -140,7 +143,8 @@ fn neighbours_of_both_versions_are_answered() {
 
 #[test]
 fn an_ipv4_mapped_source_gets_no_answer() {
-    // The host takes the source for `::`, for which the checksum of the segment is correct.
+    // The host treats an IPv4-mapped address in an IPv6 header as `::`. The checksum of the segment
+    // is correct for `::`.
     let mut frame = frame(
         address("::"),
         address("fd00::1"),
@@ -202,8 +206,8 @@ fn icmp_errors_from_martians_or_about_local_connections_are_dropped() {
 }
 
 /// The host checks the source address of each fragment, so that fragments of martians take no
-/// memory. The host keeps a fragment whose source is behind another interface, because the address
-/// is possible. The host drops the segment after its reassembly.
+/// memory. The host keeps a fragment whose source is behind another interface. Only the check of
+/// the reassembled segment, which is not part of this test, refuses this source.
 #[test]
 fn fragments_of_refused_sources_open_no_connection() {
     for (from, drop) in REFUSED_SOURCES
@@ -270,7 +274,7 @@ fn open_in_the_name_of(
     [to_syn, sent(stage, peer)]
 }
 
-/// Returns a stage with a listener, in which the kernel does not resolve neighbours.
+/// Returns a stage that has a listener and whose kernel does not resolve neighbours.
 fn unresolved_stage() -> Stage {
     let mut stage = Stage::new();
     listen(&mut stage.core.host, 1 << 20);
@@ -283,8 +287,8 @@ fn after_the_handshake_packets_go_only_to_the_neighbour_that_the_kernel_resolved
     let mut stage = unresolved_stage();
     let peer = stranger(1);
     let [to_syn, to_text] = open_in_the_name_of(&mut stage, peer);
-    assert_eq!(to_syn[0].0, ATTACKER, "nobody else is known");
-    assert_eq!(to_text, [], "nobody has been found");
+    assert_eq!(to_syn[0].0, ATTACKER, "not the sender of the SYN");
+    assert_eq!(to_text, [], "sent to an unresolved peer");
     assert_eq!(stage.asked_about(), [peer]);
     // The kernel resolves the peer to the link address of the router.
     stage.core.host.set_neighbour(stage.now, peer, Some(ROUTER));
@@ -346,7 +350,8 @@ fn answers_to_peers_behind_a_router_wait_for_the_router() {
     assert!(late[0].1.flags.contains(TcpFlags::SYN));
 }
 
-/// Flows follow the kernel's routes and the interface's link address.
+/// An open connection follows later changes of the kernel's routes and of the interface's link
+/// address.
 #[test]
 fn a_flow_goes_by_the_current_router() {
     let mut stage = Stage::new();

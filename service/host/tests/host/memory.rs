@@ -13,11 +13,11 @@ use crate::{
 };
 
 const TEXT: [u8; 10] = *b"0123456789";
-/// A time longer than the interval between two sweeps of the host.
+/// A time longer than the interval between two sweeps of the host. A sweep finds unused memory.
 const REST: Duration = Duration::from_millis(600);
 
-/// Advances the time by three sweeps. Returns true if the host asks the daemon, whose part the test
-/// takes, to free idle pages.
+/// Runs the host for the time of at least three sweeps. Returns true if the host asks its driver
+/// (the test, in place of the daemon) to free idle pages.
 fn rest(stage: &mut Stage) -> bool {
     for _ in 0..3 {
         stage.now += REST;
@@ -37,7 +37,7 @@ fn pages_of_closed_connections_are_lent_once_and_used_again() {
     for (_, event) in acceptor.accepted() {
         acceptor.abort(&mut stage, &event);
     }
-    assert!(rest(&mut stage), "nothing is asked for");
+    assert!(rest(&mut stage), "the host does not ask to free pages");
     let taken = stage.core.host.take_idle_pages();
     assert!(!taken.is_empty());
     stage.answers(stranger(1));
@@ -50,15 +50,15 @@ fn pages_of_closed_connections_are_lent_once_and_used_again() {
     acceptor.abort(&mut stage, &accepted[0].1);
     assert!(
         rest(&mut stage),
-        "the pages of the last connection are not asked for"
+        "the host does not ask to free the last connection's pages"
     );
     let taken = stage.core.host.take_idle_pages();
     stage.core.host.return_idle_pages(taken);
-    assert!(!rest(&mut stage), "all pages are gone");
+    assert!(!rest(&mut stage), "the host asks for the pages twice");
 }
 
-/// At the threshold `high`, the host drops payload, as Linux does above the last value of
-/// `tcp_mem`, and drops new SYNs. The test checks the SYN.
+/// At the threshold `high`, the host drops payload and new SYNs. Linux drops payload above the
+/// third value of `tcp_mem`. The test checks only that the host drops a SYN.
 #[test]
 fn payload_above_the_memory_limit_is_dropped() {
     let mut stage = Stage::new();

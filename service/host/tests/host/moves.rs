@@ -1,5 +1,6 @@
-//! Moves of a connection between the programs that hold it after a `fork`. The *home* is the
-//! program whose memory has the connection. A slot is the record of the connection in this memory.
+//! Tests of moves of a connection between the programs that hold the connection after a `fork`. The
+//! *home* is the program whose memory has the connection. A slot is the record of the connection in
+//! this memory.
 
 use std::sync::{Arc, atomic::Ordering::SeqCst};
 
@@ -20,6 +21,7 @@ struct Shared {
     child: Program,
     /// The slot in the owner's memory.
     slot: u32,
+    /// Number of the connection.
     connection: u64,
     /// Events of the owner's connections.
     events: DataEventConsumer,
@@ -43,7 +45,8 @@ impl Shared {
         shared
     }
 
-    /// Lets a program ask for the connection.
+    /// Lets a program ask for the connection. `tx_buffer` is the word (encoded place and size) of
+    /// the program's send buffer; 0 for no buffer.
     fn take(&mut self, program: &Program, tx_buffer: u64) -> Result<(), TakeError> {
         let take = Take {
             connection: self.connection,
@@ -54,7 +57,8 @@ impl Shared {
         host.take(now, program.0, take).map(|_| ())
     }
 
-    /// Returns true if the owner's slot has the flag MIGRATED.
+    /// Returns true if the owner's slot has the flag MIGRATED: the connection is in the memory of
+    /// another program.
     fn has_moved(&self) -> bool {
         let slot = self.owner.1.slot(self.slot).expect("a slot");
         slot.service().flags.load(SeqCst) & service_flags::MIGRATED != 0
@@ -72,13 +76,15 @@ impl Shared {
     }
 }
 
-/// A thread of the home may have read the flag MIGRATED during a refused move, and may then wait.
+/// A thread of the home may have read the flag MIGRATED during a refused move, and may then wait
+/// for an event. The host therefore sends the home an event.
 #[test]
 fn a_refused_move_is_announced_to_the_home() {
     let mut shared = Shared::new();
     let child = shared.child.clone();
     let word = send_buffer(&child.1).to_word();
     let slot = shared.owner.1.slot(shared.slot).expect("a slot");
+    // The home is copying data, so the host refuses the move.
     slot.program().busy.store(1, SeqCst);
     assert_eq!(shared.take(&child, word), Err(TakeError::Busy));
     assert!(!shared.has_moved());
@@ -89,7 +95,8 @@ fn a_refused_move_is_announced_to_the_home() {
     assert!(shared.has_moved());
 }
 
-/// A send buffer that is known to be too short stops the home not even for a moment.
+/// If the child's send buffer is too short for the unacknowledged data, the host refuses the move
+/// before it stops the home.
 #[test]
 fn a_short_buffer_does_not_disturb_the_home() {
     let mut shared = Shared::new();
@@ -100,8 +107,8 @@ fn a_short_buffer_does_not_disturb_the_home() {
     assert_eq!(shared.events(), 0);
 }
 
-/// The home may ask for its own connection, after it has read the flag MIGRATED of a move that was
-/// refused since. The refusal differs from the refusal of a program without the connection.
+/// A home that reads the flag MIGRATED during a refused move may then ask for its own connection.
+/// The error differs from the error for a program that does not hold the connection.
 #[test]
 fn the_home_learns_that_the_connection_is_there() {
     let mut shared = Shared::new();

@@ -8,7 +8,7 @@ use crate::{
     stage::{Stage, listen, segment, stranger},
 };
 
-/// Returns the MSS that the host announces to a new peer.
+/// Returns the MSS that the host announces on a new connection from `port`.
 fn mss_for(stage: &mut Stage, port: u16) -> Option<u16> {
     let mut syn = segment(TcpFlags::SYN, 7, 0);
     syn.src_port = port;
@@ -17,8 +17,8 @@ fn mss_for(stage: &mut Stage, port: u16) -> Option<u16> {
     answers.first().and_then(|answer| answer.options.mss)
 }
 
-/// A port drops a segment that exceeds the port's MTU, and each retransmission, without an ICMP
-/// error. Therefore the port's MTU also limits the MSS that the host announces.
+/// A port drops a segment that exceeds the port's MTU, and each retransmission of the segment,
+/// without an ICMP error. Therefore the port's MTU also limits the MSS that the host announces.
 #[test]
 fn no_segment_is_longer_than_the_port_carries() {
     let mut stage = Stage::new();

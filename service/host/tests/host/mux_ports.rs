@@ -22,7 +22,8 @@ use crate::{
 };
 
 const NOW: Instant = Instant::from_secs(1);
-/// TCP port that the program with a stack of its own has claimed.
+/// TCP port that the program with a stack of its own has claimed: the host gives the program the
+/// packets to this port.
 pub const CLAIMED: u16 = 7000;
 
 /// A program with a mux port.
@@ -133,7 +134,7 @@ fn a_port_connects_to_a_listener_on_the_service() {
     stage.run();
     let answers = port.received(0);
     assert_eq!(answers.last().map(|answer| answer.ack), Some(SeqNumber(9)));
-    assert!(stage.core.sent().is_empty(), "a frame left by the NIC");
+    assert!(stage.core.sent().is_empty(), "a frame went to the NIC");
 }
 
 #[test]
@@ -181,7 +182,8 @@ fn the_wire_cannot_speak_for_a_port_on_another_core() {
     assert_eq!(cores[owner].counter("drop_martian_source"), 1);
 }
 
-/// A mux port may send through any core. The core of the flow answers through its own rings.
+/// A mux port may send through any core. The core of the flow answers through the packet rings that
+/// the mux port has on this core.
 #[test]
 fn frames_of_a_port_reach_the_core_of_their_flow() {
     let rings = [Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0))];
@@ -330,8 +332,9 @@ fn a_nic_that_stands_still_separates_no_port_from_the_service() {
     assert_eq!(counters(&stage), Some((14, 2)));
 }
 
-/// A connect to a 3-tuple (protocol, address, port) fails after the mux port with the claim to the
-/// 3-tuple has ended. The kernel, which then has the 3-tuple, would also answer with a RST.
+/// A program connects to a 3-tuple (protocol, address, port) that a mux port has claimed. If the
+/// mux port ends, the connect fails. The kernel, which then has the 3-tuple, would answer with a
+/// RST, too.
 #[test]
 fn a_port_that_has_ended_resets_its_peers() {
     let mut stage = Stage::new();
@@ -351,8 +354,8 @@ fn a_port_that_has_ended_resets_its_peers() {
     assert_eq!(stage.core.counter("attempt_fails"), 1);
 }
 
-/// While a mux port waits until its rate lets it send, the core has no work for the port. The
-/// core's next timeout is the time at which the port may send again.
+/// While a mux port waits because of its rate limit, the core has no work for the port. The core's
+/// next timeout is the time at which the port may send again.
 #[test]
 fn a_core_sleeps_while_a_port_waits_for_its_rate() {
     let mut stage = Stage::new();
@@ -377,7 +380,7 @@ fn a_core_sleeps_while_a_port_waits_for_its_rate() {
         let due = stage.core.host.next_timeout().unwrap_or(end);
         stage.now = due.max(stage.now + Duration::from_nanos(1)).min(end);
     }
-    assert_eq!(times.len(), 3, "the service refuses each SYN");
+    assert_eq!(times.len(), 3, "not one RST for each SYN");
     let gaps = [times[1] - times[0], times[2] - times[1]];
     for gap in gaps {
         let millis = gap.0 / 1_000_000;

@@ -1,8 +1,10 @@
-//! Tests of the operator's rules for mux ports: packets from the wire, from other ports, and from
-//! sockets on the service. `src/port_rules/tests.rs` tests the verdicts packet by packet.
+//! Tests of the operator's rules for mux ports. The packets come from the wire, from other mux
+//! ports, and from sockets on the service. `src/port_rules/tests.rs` tests the verdicts packet by
+//! packet.
 //!
 //! The host is the stack of one core of the service. A mux port is shared memory over which a
-//! program with a TCP/IP stack of its own exchanges packets with the host.
+//! program with a TCP/IP stack of its own exchanges packets with the host. A rule accepts, refuses
+//! or drops a connection by the direction in which it opens, and by the user of the mux port.
 
 use std::sync::{Arc, atomic::AtomicU32};
 
@@ -39,12 +41,12 @@ struct Program {
     ends: Vec<ProgramEnd>,
     /// Number of the mux port.
     id: PortId,
-    /// TCP port that the program has claimed.
+    /// TCP port that the program has claimed: the mux port gets the packets to this TCP port.
     claimed: u16,
 }
 
 impl Program {
-    /// Opens a mux port of user `uid` that has claimed TCP port `claimed`.
+    /// Opens a mux port for user `uid` on all `cores`, and claims TCP port `claimed`.
     fn open(cores: &mut [&mut Core], claimed: u16, uid: u32) -> Self {
         let id = PortId(claimed.into());
         let local = Endpoint::new(LOCAL, claimed);
@@ -169,6 +171,7 @@ fn of_user(direction: Direction, uid: u32, action: Action) -> Rule {
     }
 }
 
+/// Sets the rules. A connection that no rule matches is accepted.
 fn set_rules(core: &mut Core, rules: &[Rule]) {
     let set = RuleSet::new(rules.to_vec(), Action::Accept);
     core.host.set_rules(NOW, set);
@@ -201,6 +204,7 @@ fn a_peer_is_accepted_refused_or_dropped() {
         let denied = stage.core.counter("drop_rule_denied");
         assert_eq!(answers(&mut stage, to_one(SYN, 7, 0)), expected, "{action}");
         assert_eq!(port.received(0).len(), received, "{action}");
+        // The rule has decided once, and the default has not decided.
         assert_eq!(stage.core.host.rule_hits(), [1, 0], "{action}");
         let denied = stage.core.counter("drop_rule_denied") - denied;
         assert_eq!(denied, u64::from(action != Action::Accept), "{action}");
@@ -215,7 +219,7 @@ fn a_peer_is_accepted_refused_or_dropped() {
     stage.core.receives(&broken);
     stage.run();
     assert!(stage.answers(stranger(1)).is_empty() && port.received(0).is_empty());
-    // An ACK gets the RST of a closed TCP port, and a RST gets no answer.
+    // An ACK is answered with a RST, as from a closed TCP port. A RST gets no answer.
     let answer = stage.exchange(stranger(1), to_one(ACK, 7, 99));
     assert_eq!(answer.len(), 1);
     assert_eq!(
@@ -253,6 +257,7 @@ fn a_port_does_not_reach_a_refused_peer() {
             port.received(0).is_empty(),
             "{action}: the mux port got an answer"
         );
+        // The host refused six single segments and the GSO frame.
         assert_eq!(port.refused(&stage.core) - before, 7);
         assert_eq!(stage.core.host.rule_hits(), [7, 0]);
     }
@@ -261,6 +266,7 @@ fn a_port_does_not_reach_a_refused_peer() {
     let header = port.header(25, ACK, 1, 2);
     port.send_gso(stranger(1), &header);
     stage.run();
+    // The GSO frame has seven segments.
     assert_eq!(stage.core.sent().len(), 7, "without rules");
 }
 
@@ -284,7 +290,7 @@ fn a_server_answers_its_clients_over_any_core() {
     assert_eq!(port.received(0), [(SYN, 7, 0)]);
     let answer = port.header(4242, SYN_ACK, 50, 8);
     port.send(1, stranger(1), &answer);
-    assert_eq!(cores[1].answers(NOW).len(), 1, "over the other core");
+    assert_eq!(cores[1].answers(NOW).len(), 1, "the answer was not sent");
     cores[0].receives(&frame(router, ends, &to_one(ACK, 8, 51)));
     cores[0].answers(NOW);
     assert_eq!(port.received(0), [(ACK, 8, 51)]);
@@ -296,7 +302,7 @@ fn a_server_answers_its_clients_over_any_core() {
         port.send(core, stranger(1), &other);
         assert!(
             cores[core].answers(NOW).is_empty(),
-            "a segment to another TCP port of the client"
+            "a segment to another TCP port of the client was sent"
         );
     }
 }
@@ -368,8 +374,8 @@ fn a_port_and_a_listener_are_judged_at_both_ends() {
     }
 }
 
-/// The rules for the user of a mux port apply to a connection from a program on the service to the
-/// port.
+/// If a program on the service connects to a mux port, the rules for the user of the mux port apply
+/// to the connection.
 #[test]
 fn a_program_on_the_service_is_refused_by_a_ports_rules() {
     for (action, syns) in [(Action::Accept, 1), (Action::Refuse, 0), (Action::Drop, 0)] {
@@ -391,7 +397,7 @@ fn a_program_on_the_service_is_refused_by_a_ports_rules() {
     }
 }
 
-/// The rules for the users of both mux ports apply to a packet from one port to the other.
+/// The rules for the users of both mux ports apply to a packet from one mux port to the other.
 #[test]
 fn ports_are_judged_at_both_ends() {
     for (rule, arrives, answer) in [
@@ -421,8 +427,9 @@ fn ports_are_judged_at_both_ends() {
     }
 }
 
-/// During a handshake, the claim to the local 3-tuple moves to the mux port of a user who may not
-/// open connections. The rules for the new user apply to the connection.
+/// During a handshake, the claim to the connection's 3-tuple (protocol, local address, local port)
+/// moves to the mux port of another user, who may not open connections. From then on, the rules for
+/// the other user apply to the connection.
 #[test]
 fn a_moved_claim_is_judged_by_its_new_owner() {
     let mut stage = Stage::new();
@@ -457,7 +464,7 @@ fn a_moved_claim_is_judged_by_its_new_owner() {
     assert!(one.received(0).is_empty() && other.received(0).is_empty());
 }
 
-/// The next mux port with the number of a closed port is under the rules for its own user.
+/// If a new mux port has the number of a closed mux port, the rules for the new port's user apply.
 #[test]
 fn the_next_port_has_its_own_owner() {
     let mut stage = Stage::new();

@@ -1,8 +1,10 @@
 //! Tests of a program that changes bytes after it has published them to the host, the stack of one
 //! core of the service.
 //!
-//! Until the peer has acknowledged the bytes, a retransmission may carry the new contents. The host
-//! never sends acknowledged bytes again, and no program reaches the bytes of another program.
+//! A program publishes bytes in two steps: it writes the bytes to a send buffer in shared memory,
+//! and then advances its write position in the stream. Until the peer has acknowledged the bytes, a
+//! retransmission may carry the new contents. The host never sends acknowledged bytes again, and no
+//! program reaches the bytes of another program.
 
 use std::sync::{
     Arc,
@@ -31,14 +33,17 @@ const TCP: u8 = 6;
 /// A segment that the host has sent: the stream position of its payload, and the payload.
 type Sent = (u32, Vec<u8>);
 
-/// A connection of a program that writes to the shared memory itself.
+/// A connection of a hostile program, for which the test writes to the shared memory directly.
 struct Hostile {
     stage: Stage,
     acceptor: Acceptor,
+    /// The memory that the program shares with the host.
     region: Arc<ProgramRegion>,
+    /// The event with which the host announced the connection to the program.
     event: ControlEvent,
+    /// The program's send buffer.
     buffer: StreamBuffer,
-    /// The last segment of the peer.
+    /// Header of the most recent segment that the peer has sent.
     last: SegmentHeader,
     /// Sequence number of the first byte that the program sends.
     first: SeqNumber,
@@ -92,20 +97,20 @@ impl Hostile {
         assert!(self.buffer.write(self.region.region(), 0, &bytes));
     }
 
-    /// Publishes the first [`LEN`] bytes. Returns the payload that the host has sent.
+    /// Publishes the first [`LEN`] bytes. Returns the result of [`sent`](Self::sent).
     fn publish(&mut self) -> Vec<Sent> {
         self.half().tx_buffer.store(self.buffer.to_word(), Release);
         self.half().tx_head.store(LEN as u32, Release);
         self.advance()
     }
 
-    /// Makes the host read the slot. Returns the payload that the host has sent.
+    /// Makes the host read the slot. Returns the result of [`sent`](Self::sent).
     fn advance(&mut self) -> Vec<Sent> {
         self.acceptor.advance(&mut self.stage, &self.event);
         self.sent()
     }
 
-    /// Acknowledges the first `count` bytes. Returns the payload that the host has sent.
+    /// Acknowledges the first `count` bytes. Returns the result of [`sent`](Self::sent).
     fn acknowledge(&mut self, count: u32) -> Vec<Sent> {
         self.last.ack = self.first.add(count);
         self.stage.send(stranger(1), self.last, &[]);
@@ -113,8 +118,8 @@ impl Hostile {
         self.sent()
     }
 
-    /// Advances the time by `seconds`, and runs the timers. Returns the payload that the host has
-    /// sent.
+    /// Advances the time by `seconds`, and runs the timers. Returns the segments with payload that
+    /// the host has sent.
     fn wait(&mut self, seconds: u64) -> Vec<Sent> {
         let mut all = Vec::new();
         for _ in 0..seconds * 10 {
@@ -125,7 +130,8 @@ impl Hostile {
         all
     }
 
-    /// Returns the payload that the host has sent. All checksums are right.
+    /// Returns the segments with payload that the host has sent since the last call. Panics if the
+    /// checksum of a segment is wrong.
     fn sent(&mut self) -> Vec<Sent> {
         let frames = self.stage.core.sent();
         let mut all = Vec::new();
@@ -146,8 +152,8 @@ impl Hostile {
     }
 }
 
-/// Panics unless each segment lies within the published bytes from position `from` on, and each of
-/// its bytes is one of `contents`.
+/// Checks that each segment lies within the published bytes, at or after position `from`. Also
+/// checks that each payload byte is one of `contents`.
 fn check(sent: &[Sent], from: u32, contents: &[u8]) {
     for (position, payload) in sent {
         let end = *position as usize + payload.len();
@@ -184,7 +190,7 @@ fn rewritten_bytes_stay_within_their_own_stream() {
     assert!(!hostile.is_reset);
 }
 
-/// Bytes before the acknowledgment are not sent again, whatever the program writes to them.
+/// Acknowledged bytes are not sent again, even if the program changes them.
 #[test]
 fn acknowledged_bytes_are_never_sent_again() {
     let mut hostile = Hostile::new();
@@ -205,8 +211,8 @@ fn acknowledged_bytes_are_never_sent_again() {
     assert!(!hostile.is_reset);
 }
 
-/// A program that moves its write position back to acknowledged bytes, or too far ahead, loses the
-/// connection. No byte is sent again.
+/// If a program moves its write position back to acknowledged bytes, or too far ahead, the host
+/// resets the connection. No byte is sent again.
 #[test]
 fn a_write_position_never_moves_back() {
     let len = LEN as u32;
@@ -224,9 +230,9 @@ fn a_write_position_never_moves_back() {
     }
 }
 
-/// The program writes an arbitrary value to the word that names its send buffer. The host then
-/// sends bytes of the program's own send area, or resets the connection. The host never panics, and
-/// does not send acknowledged bytes again.
+/// The program writes an arbitrary value to the word that tells the host where its send buffer is.
+/// All bytes that the host then sends lie in the program's own send area (the part of the shared
+/// memory for send buffers). The host does not panic, and does not send acknowledged bytes again.
 #[test]
 fn any_buffer_word_is_harmless() {
     let mut numbers = 1_u64;
@@ -238,7 +244,7 @@ fn any_buffer_word_is_harmless() {
         assert!(region.copy_in(area.start, &own));
         assert_eq!(bytes(&hostile.publish()), LEN);
         hostile.acknowledge(1000);
-        // A linear congruential generator covers near and far words.
+        // A linear congruential generator makes arbitrary words, and words near the right word.
         numbers = numbers
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
@@ -279,5 +285,5 @@ fn a_reset_keeps_the_buffers_until_the_close() {
         .store(flags | program_flags::CLOSE, Release);
     hostile.advance();
     let after = slot.service().generation.load(Acquire);
-    assert_eq!(after, generation.wrapping_add(1), "the slot is free");
+    assert_eq!(after, generation.wrapping_add(1), "the slot was not freed");
 }

@@ -1,5 +1,5 @@
-//! One core of a service: a host (the stack of the core) and its NIC queue. The tests step the
-//! core.
+//! One core of a service: a host (the stack of the core) and its NIC queue. The core has no thread:
+//! a test runs the steps of the host.
 
 use std::sync::{
     Arc,
@@ -17,7 +17,8 @@ use crate::frames::OURS;
 /// Link address of the host's interface.
 pub const OUR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 
-/// A doorbell that counts how often it is rung.
+/// A doorbell that counts how often it is rung. A host rings a doorbell to wake the sleeping thread
+/// of a program or of a core.
 pub struct Count(pub Arc<AtomicU32>);
 
 impl Bell for Count {
@@ -39,6 +40,7 @@ impl Core {
         Self::with_port(MemConfig::default())
     }
 
+    /// Makes a core whose NIC queue has the configuration `port`.
     pub fn with_port(port: MemConfig) -> Self {
         Self::with(EngineConfig::default(), port)
     }

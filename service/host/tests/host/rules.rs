@@ -1,5 +1,6 @@
-//! Tests of the operator's rules for opening connections on a host, the stack of one core of the
-//! service: SYNs of peers, connects of programs, and open connections when the rules change.
+//! Tests of the operator's rules, which decide whether a connection may open on a host (the stack
+//! of one core of the service). The tests cover SYNs of peers, connects of programs, and a change
+//! of the rules while connections are open.
 
 use tidelane_abi::{close_cause, control_event};
 use tidelane_host::{Action, Credentials, Direction, Prefix, Rule, RuleSet};
@@ -13,6 +14,7 @@ use crate::{
 };
 
 /// Makes a set of one rule. `default` is the action for connections that the rule does not match.
+/// For this set, `rule_hits` returns two counts: the decisions of the rule, and of the default.
 fn only(rule: Rule, default: Action) -> RuleSet {
     RuleSet::new(vec![rule], default)
 }
@@ -25,7 +27,8 @@ fn from_peer(peer: &str, action: Action) -> Rule {
     }
 }
 
-/// Returns the flags of the answer to a SYN of stranger `number`.
+/// Sends a SYN from stranger `number` (a peer that the test plays). Returns the flags of each
+/// answer.
 fn answers(stage: &mut Stage, number: u32) -> Vec<TcpFlags> {
     let answers = stage.exchange(stranger(number), segment(TcpFlags::SYN, 7, 0));
     answers.iter().map(|answer| answer.flags).collect()
@@ -82,6 +85,7 @@ fn a_cookie_that_rules_no_longer_accept_opens_nothing() {
     for number in 0..200 {
         stage.exchange(stranger(number), segment(TcpFlags::SYN, 7, 0));
     }
+    // There are too many half-open connections for one more, so the host answers with a SYN cookie.
     let client = stranger(1_000);
     let answers = stage.exchange(client, segment(TcpFlags::SYN, 7, 0));
     let theirs = answers[0].seq.to_u32().wrapping_add(1);
@@ -121,7 +125,7 @@ fn connections_that_new_rules_refuse_are_reset_and_others_stay() {
         .map(|sent| sent.dst_port)
         .collect();
     assert_eq!(resets, [1000]);
-    // A check of open connections does not change the hit counters.
+    // The check of the open connections against new rules does not change the hit counters.
     assert_eq!(stage.core.host.rule_hits(), [0, 0]);
     assert_eq!(stage.core.host.set_rules(stage.now, RuleSet::default()), 0);
 }

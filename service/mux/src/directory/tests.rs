@@ -1,6 +1,7 @@
 //! Tests of the directory: the checks and the destinations of packets that a mux port sends, and
 //! the mux ports that receive packets. A mux port is a pair of packet rings through which a program
-//! with a TCP/IP stack of its own shares the NIC.
+//! with a TCP/IP stack of its own shares the NIC. A mux port receives the packets to the 3-tuples
+//! (protocol, local address, local port) that it has claimed.
 
 use tidelane_wire::{
     Ecn, HeaderTemplate, SegmentHeader, SeqNumber, TcpFlags, TcpOptions, checksum, emit_tcp,
@@ -36,8 +37,8 @@ const fn v6(first: u16, last: u8) -> IpAddress {
     IpAddress([high, low, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last])
 }
 
-/// Returns a directory in which `OWN` has port 1000 of both protocols at all addresses, and
-/// `OTHER` has port 2000.
+/// Returns a directory in which `OWN` has claimed port 1000, and `OTHER` has claimed port 2000. The
+/// claims are for TCP and UDP at all addresses.
 fn directory() -> Directory {
     let mut directory = Directory::new(MAC, vec![V4, V6]);
     directory.set_broadcasts(vec![BROADCAST]);
@@ -214,7 +215,7 @@ fn addresses_that_are_no_peer_are_refused_with_their_reason() {
             assert_eq!(refused, Err(SendRefusal::Destination), "{nobody}");
         }
     }
-    // IPv4-mapped addresses in an IPv6 packet are no addresses of the interface and no peers.
+    // An IPv4-mapped address in an IPv6 packet is neither an address of the interface nor a peer.
     let mapped = |at: usize, addr: IpAddress| {
         let mut frame = sent(TCP, PEER_V6);
         frame[at..at + 16].copy_from_slice(&addr.0);
@@ -274,8 +275,8 @@ fn received_packets_reach_the_owner_unless_their_source_is_local() {
     }
 }
 
-/// IPv4 packets without options have a path of their own. Each frame must have the same result on
-/// the path for all packets.
+/// The directory has a separate code path for IPv4 packets without options. Each frame must have
+/// the same result on the general path, which handles all packets.
 #[test]
 fn the_path_of_ipv4_packets_equals_the_general_path() {
     let directory = directory();

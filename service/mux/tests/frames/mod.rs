@@ -1,5 +1,6 @@
 //! Frames of TCP segments for tests of the mux, and functions that send and receive frames through
-//! a [`PacketIo`].
+//! a [`PacketIo`]. A mux port is a pair of packet rings through which a program with a TCP/IP stack
+//! of its own shares the NIC.
 
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, TxChecksum};
 use tidelane_wire::{

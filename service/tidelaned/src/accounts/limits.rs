@@ -34,7 +34,8 @@ const DEFAULTS: &[(Resource, u64, u64)] = &[
     (Resource::PortBytes, u64::MAX, u64::MAX),
 ];
 
-/// The limits that the file sets, by resource: of one user, or of all users except root.
+/// The limits of one user, or of every user except root, by resource. A resource is missing if the
+/// file does not set its limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserLimits(BTreeMap<Resource, u64>);
 
@@ -43,7 +44,7 @@ pub struct UserLimits(BTreeMap<Resource, u64>);
 pub struct LimitsConfig {
     /// Limits of every user except root.
     all: UserLimits,
-    /// Limits of single users, by name in the file.
+    /// Limits of single users, by the name or number in the file.
     named: BTreeMap<String, UserLimits>,
     /// Limits of single users, by uid. The map is empty before [`resolve`](Self::resolve).
     users: BTreeMap<UserId, UserLimits>,
@@ -74,7 +75,7 @@ impl LimitsConfig {
         Ok(self)
     }
 
-    /// Applies the limits to `user`.
+    /// Sets all limits of `user`. A limit that the file does not set gets its default.
     pub(super) fn apply(&self, user: &User) {
         let own = self.users.get(&user.id());
         for (resource, of_users, of_root) in DEFAULTS {

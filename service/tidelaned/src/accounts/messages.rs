@@ -13,15 +13,15 @@ const SECOND: u64 = 1_000_000_000;
 /// A user's tokens.
 #[derive(Debug, Default)]
 pub struct Bucket {
-    /// The time at which the bucket was empty last, with all payments counted. The bucket holds the
-    /// tokens of the time since then, but at most the tokens of one second. During a debt,
+    /// The time at which the bucket has neither tokens nor a debt. Later, the bucket holds the
+    /// tokens of the time since `empty_at`, but at most the tokens of one second. During a debt,
     /// `empty_at` lies in the future.
     empty_at: Instant,
 }
 
 impl Bucket {
     /// Returns the time of the next token, at `rate` tokens per second. Returns `None` if the
-    /// bucket holds a token now.
+    /// bucket holds a token at `now`.
     pub fn due(&mut self, now: Instant, rate: u64) -> Option<Instant> {
         self.drop_surplus(now);
         let due = self.empty_at + Duration::from_nanos(interval(rate));

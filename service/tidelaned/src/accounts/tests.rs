@@ -97,7 +97,7 @@ fn messages_beyond_the_rate_wait_and_are_not_dropped() {
     // Another user does not have to wait.
     let other = accounts.of(1000).user().clone();
     assert_eq!(accounts.message_due(&other, now), None);
-    // Five seconds bring five times as many tokens.
+    // Within the next five seconds, the user gets 500 more tokens.
     while now < NOW + Duration::from_secs(5) {
         now = accounts.message_due(&user, now).unwrap_or(now);
         assert_eq!(accounts.message_due(&user, now), None);

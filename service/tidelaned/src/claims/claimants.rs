@@ -1,21 +1,25 @@
-//! The number of owners of one claim in the demux, by the scope (the set of packets) that each
-//! owner wants. The demux is the service's XDP program. A claim is a 3-tuple (address, protocol,
-//! port) whose packets the demux redirects to the service.
+//! The numbers of owners of one claim in the demux, by scope. The demux is the service's XDP
+//! program. A claim is a 3-tuple (address, protocol, port) whose packets the demux redirects to the
+//! service. A scope is the part of these packets that an owner wants. Several owners can have one
+//! claim, and may want different scopes.
 
 use tidelane_steering::Scope;
 
 use super::Owner;
 
-/// The number of owners of one demux claim, by scope.
+/// The numbers of owners of one claim in the demux, by scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Claimants {
-    /// Number of owners that want [`Scope::Whole`].
+    /// Number of owners that want [`Scope::Whole`]: all packets.
     whole: u32,
-    /// Number of owners that want [`Scope::BesideConnections`].
+    /// Number of owners that want [`Scope::BesideConnections`]: all packets except the packets of
+    /// the kernel's connections.
     beside_connections: u32,
-    /// Number of owners that want [`Scope::BesideKernel`].
+    /// Number of owners that want [`Scope::BesideKernel`]: all packets except the packets of the
+    /// kernel's connections and the SYNs for the kernel's listeners.
     beside_kernel: u32,
-    /// Number of owners that are mux ports. The counts by scope include these owners.
+    /// Number of owners that are mux ports (programs with a TCP/IP stack of their own). The counts
+    /// by scope include these owners.
     ports: u32,
 }
 
@@ -34,7 +38,7 @@ impl Claimants {
         self.ports = self.ports.saturating_sub(u32::from(is_port));
     }
 
-    /// Returns true if a mux port (a program with a TCP/IP stack of its own) is an owner.
+    /// Returns true if a mux port is an owner.
     pub(super) fn has_mux_port(self) -> bool {
         self.ports > 0
     }
@@ -47,13 +51,12 @@ impl Claimants {
         }
     }
 
-    /// Returns the scope of the claim in the demux, or `None` without owners.
+    /// Returns the scope of the claim in the demux, or `None` if the claim has no owner.
     ///
     /// [`Scope::BesideConnections`] takes precedence over [`Scope::Whole`]: if one owner leaves the
     /// kernel's connections to the kernel, the demux leaves them to the kernel for all owners.
-    /// [`Scope::Whole`] takes precedence over [`Scope::BesideKernel`], because only
-    /// [`Scope::BesideKernel`] leaves the SYNs for a kernel listener to the kernel. If one owner
-    /// wants another scope, the service gets these SYNs.
+    /// [`Scope::BesideKernel`] applies only if all owners want this scope: an owner with another
+    /// scope needs the SYNs that [`Scope::BesideKernel`] leaves to the kernel's listeners.
     pub(super) fn scope(self) -> Option<Scope> {
         match self {
             Self {

@@ -11,9 +11,11 @@ use tidelane_wire::{Endpoint, IpAddress, protocol};
 pub enum Owner {
     /// The listener of the kernel socket with this cookie (SO_COOKIE).
     Listener(u64),
-    /// The session (registered program) with this id, which has bound the port to connect from it.
+    /// The session (a program's connection to the service) with this number. The program has bound
+    /// the claim's port in order to connect from the port.
     Session(u64),
-    /// The pool of ports for outgoing connections whose program has not bound a port.
+    /// The pool of ports that the service reserves. A connection to a peer gets a port of the pool
+    /// if the program has not bound a port for the connection.
     Pool,
     /// A mux port (a program with a TCP/IP stack of its own). The program has proved its right to
     /// the claim by the kernel socket with this cookie.
@@ -26,8 +28,9 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// Returns the initial scope of an owner's claim. The kernel keeps the connections that clients
-    /// opened to a listener before the claim was made.
+    /// Returns the initial scope of an owner's claim: the packets of the 3-tuple that the service
+    /// gets. With [`Scope::BesideConnections`], the kernel keeps the connections that clients
+    /// opened before the claim was made.
     pub(super) fn scope(self) -> Scope {
         match self {
             Self::Pool => Scope::Whole,
@@ -38,9 +41,9 @@ impl Owner {
         }
     }
 
-    /// Returns the address that stands for all multicast groups and broadcast addresses in the
-    /// demux, if a claim of the local address `addr` covers them. Only UDP claims of a wildcard
-    /// address do.
+    /// If a claim of the local address `addr` includes multicast groups and broadcast addresses,
+    /// returns the address that stands for all of them in the demux. Otherwise returns `None`. Only
+    /// a UDP claim of a wildcard address includes these addresses (of its IP version).
     pub(super) fn groups(self, addr: IpAddress) -> Option<IpAddress> {
         if self.protocol() != protocol::UDP || !addr.is_unspecified() {
             return None;
@@ -66,16 +69,19 @@ pub type ClaimKey = (Owner, Endpoint);
 /// The reservation of a claim's port, and the conditions for the claim's use.
 #[derive(Debug)]
 pub struct Terms {
-    /// The charge for the claim. `None` if the claim is not charged separately.
+    /// The charge for the claim: the ports that count against the user's limit of ports while the
+    /// claim exists. `None` if this claim has no charge of its own.
     pub charge: Option<Charge>,
-    /// The port's reservation in the kernel. `None` if another claim of the owner has the
-    /// reservation: a socket bound to `::` reserves the port for both IP versions.
+    /// The port's reservation in the kernel: a socket of the service that is bound to the port.
+    /// `None` if another claim of the owner has the reservation: a socket bound to `::` reserves
+    /// the port for both IP versions.
     pub reservation: Option<PortReservation>,
     /// True if the program's socket has SO_REUSEADDR. Other sockets may then bind the port while
-    /// the socket's connections exist, and may connect from this port. The claim of a mux port
-    /// therefore keeps the scope [`Scope::BesideConnections`].
+    /// the socket's connections exist, and may connect from this port. A TCP claim of a mux port
+    /// with this value therefore keeps the scope [`Scope::BesideConnections`].
     pub shared: bool,
-    /// The ids, one per core (polling thread), of the program whose connections need the port.
-    /// `None` if any program's connections on the port need it.
+    /// The ids of a program, one for each core (polling thread). The claim may end when this
+    /// program has no connection that needs the port. `None` if the connections of all programs
+    /// count.
     pub program: Option<Vec<ProgramId>>,
 }

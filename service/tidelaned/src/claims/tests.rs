@@ -1,5 +1,7 @@
-//! Tests of claims (3-tuples whose packets go to the service), with a stand-in for the demux. The
-//! stand-in only records its claims and counts its calls. The demux is the service's XDP program.
+//! Tests of claims: 3-tuples (address, protocol, port) whose packets go to the service. The demux,
+//! the service's XDP program, enforces the claims. In these tests, a stand-in for the demux only
+//! records the claims and counts the calls. The scope of a claim selects the packets that the
+//! service gets.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +13,7 @@ use super::*;
 /// The claims that the demux has, with their scopes.
 type DemuxClaims = Arc<Mutex<HashMap<Claim, Scope>>>;
 
-/// A demux that records its claims and counts the calls.
+/// A demux that records its claims and counts the calls of `claim` and `unclaim`.
 struct RecordingDemux {
     demux_claims: DemuxClaims,
     calls: Arc<Mutex<usize>>,
@@ -39,8 +41,8 @@ const SECOND_ADDRESS: IpAddress =
     IpAddress([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 2]);
 const START: Instant = Instant(1_000_000_000);
 
-/// Claims on an interface with the addresses `FIRST_ADDRESS` and `SECOND_ADDRESS`, over a recording
-/// demux.
+/// Claims on an interface with the addresses `FIRST_ADDRESS` and `SECOND_ADDRESS`, with a
+/// [`RecordingDemux`].
 struct Scene {
     claims: Claims,
     demux_claims: DemuxClaims,
@@ -76,7 +78,8 @@ impl Scene {
         self.claims.claim(key, terms, START)
     }
 
-    /// Makes a listener's claim on a port without kernel connections.
+    /// Makes a listener's claim with the scope `Whole`, as on a port without connections of the
+    /// kernel.
     fn listen(&mut self, cookie: u64, addr: IpAddress, port: u16) {
         self.claim(Owner::Listener(cookie), addr, port).unwrap();
         let key = (Owner::Listener(cookie), end(addr, port));
@@ -119,7 +122,7 @@ fn a_released_listener_shares_its_packets_with_the_kernel() {
         }]
     );
     // The same socket listens again before its connections are over. The kernel may have accepted
-    // connections meanwhile.
+    // connections meanwhile, so the scope is not `Whole` again.
     scene.claim(key.0, any, 80).unwrap();
     assert_eq!(
         scene.scope(FIRST_ADDRESS, 80),
@@ -130,7 +133,9 @@ fn a_released_listener_shares_its_packets_with_the_kernel() {
     assert!(scene.demux_claims.lock().unwrap().is_empty());
 }
 
-/// Connections that clients opened before the claim stay with the kernel as long as they live.
+/// Connections that clients opened before the claim stay with the kernel as long as the connections
+/// live. When the kernel has no connections on the port, the service calls `widen`, and the scope
+/// becomes `Whole`.
 #[test]
 fn a_listener_leaves_the_kernel_its_connections_until_there_are_none() {
     let mut scene = Scene::new();
@@ -153,12 +158,13 @@ fn a_listener_leaves_the_kernel_its_connections_until_there_are_none() {
     scene.claims.widen(key).unwrap();
     assert_eq!(scene.scope(SECOND_ADDRESS, 80), Some(Scope::Whole));
     assert_eq!(scene.claims.next_check(), None);
-    // A second process claims for the same listener. The scope stays whole, because the kernel
-    // still has no connections.
+    // A second process claims the port for the same listener. The scope stays `Whole`, because the
+    // service has found no connection of the kernel meanwhile.
     scene.claim(key.0, key.1.addr, 80).unwrap();
     assert_eq!(scene.scope(FIRST_ADDRESS, 80), Some(Scope::Whole));
     assert_eq!(scene.claims.next_check(), None);
-    // The kernel accepted a client while a core (polling thread of the service) did not respond.
+    // The kernel accepted a client while a core (polling thread of the service) did not respond. A
+    // connection on another port does not change the claim.
     let found = |scene: &mut Scene, end| scene.claims.found_kernel_connection(end, START);
     found(&mut scene, end(FIRST_ADDRESS, 81)).unwrap();
     assert_eq!(scene.scope(FIRST_ADDRESS, 80), Some(Scope::Whole));
@@ -195,8 +201,9 @@ fn a_port_with_several_owners_has_the_widest_scope_until_the_last_owner_ends() {
     assert_eq!(scene.scope(FIRST_ADDRESS, 80), None);
 }
 
-/// A listener may pass its SYNs to the kernel. The listener's claim stays until the listener ends,
-/// so that the segments of the listener's connections still go to the service.
+/// A listener may pass its SYNs to the kernel. The claim stays, so that the segments of the
+/// listener's connections still go to the service. Checks of the claim start only when the listener
+/// has ended.
 #[test]
 fn a_listener_whose_syns_pass_to_the_kernel_keeps_its_claim() {
     let mut scene = Scene::new();
@@ -208,7 +215,11 @@ fn a_listener_whose_syns_pass_to_the_kernel_keeps_its_claim() {
         .unwrap();
     assert_eq!(scene.scope(FIRST_ADDRESS, 80), Some(Scope::BesideKernel));
     assert_eq!(scene.scope(SECOND_ADDRESS, 80), Some(Scope::BesideKernel));
-    assert_eq!(scene.claims.next_check(), None, "it ends with its owner");
+    assert_eq!(
+        scene.claims.next_check(),
+        None,
+        "a check may end the claim before the listener ends"
+    );
     scene.claims.release_all(Owner::Listener(1), START).unwrap();
     assert_eq!(scene.claims.due(START, 10).len(), 1);
 }
@@ -235,7 +246,11 @@ fn claims_follow_the_addresses() {
         .claims
         .set_addresses(vec![FIRST_ADDRESS, SECOND_ADDRESS])
         .unwrap();
-    assert_eq!(*scene.calls.lock().unwrap(), before, "nothing has changed");
+    assert_eq!(
+        *scene.calls.lock().unwrap(),
+        before,
+        "the demux was called without a change"
+    );
 }
 
 /// The NIC receives no frame for a listener or a port on loopback, so the demux needs no claim.
@@ -258,12 +273,12 @@ fn a_reservation_waits_for_its_connection_and_goes_after_it() {
     assert!(scene.claims.due(START, 10).is_empty());
     let later = START + CONNECT_TIMEOUT;
     assert_eq!(scene.claims.due(later, 10).len(), 1);
-    // A second socket reserves the port, and the connection of the first socket has ended.
+    // A second socket reserves the port. Then the connection of the first socket ends.
     scene.claim(key.0, FIRST_ADDRESS, 4000).unwrap();
     scene.claims.connection_ended(key, START);
     assert!(
         scene.claims.due(START, 10).is_empty(),
-        "the second connection is still to come"
+        "a check is due before the second connection"
     );
     scene.claims.connection_ended(key, START);
     let program = Some(vec![ProgramId(7)]);
@@ -356,6 +371,8 @@ fn the_pool_returns_ports_above_its_minimum() {
     assert_eq!(scene.claims.count(), POOL_PORTS_MIN);
 }
 
+/// A mux port is a program with a TCP/IP stack of its own. `clashes` returns true if a 3-tuple has
+/// an owner already. The service then refuses the claim of a mux port.
 #[test]
 fn a_port_of_the_mux_has_its_3_tuples_alone() {
     let mut scene = Scene::new();
@@ -379,7 +396,8 @@ fn a_port_of_the_mux_has_its_3_tuples_alone() {
         );
         assert!(!scene.claims.clashes((owner, end(SECOND_ADDRESS, 80))));
     }
-    // The demux can search the kernel for TCP connections only.
+    // The demux can search the kernel for TCP connections only, so the UDP claim has the scope
+    // `Whole`.
     assert_eq!(
         scene.scope(FIRST_ADDRESS, 80),
         Some(Scope::BesideConnections)
@@ -393,7 +411,11 @@ fn a_port_of_the_mux_has_its_3_tuples_alone() {
     assert_eq!(of_udp(&scene), Some(Scope::Whole));
     scene.claims.widen((tcp, end(FIRST_ADDRESS, 80))).unwrap();
     assert_eq!(scene.scope(FIRST_ADDRESS, 80), Some(Scope::Whole));
-    assert_eq!(scene.claims.next_check(), None, "only its program ends it");
+    assert_eq!(
+        scene.claims.next_check(),
+        None,
+        "a check may end the claim of a mux port"
+    );
     assert!(scene.claims.is_claimed_by_mux_port(end(FIRST_ADDRESS, 80)));
     scene
         .claims
@@ -412,6 +434,8 @@ fn a_port_of_the_mux_has_its_3_tuples_alone() {
     assert!(!scene.claims.is_claimed_by_mux_port(end(FIRST_ADDRESS, 81)));
 }
 
+/// `Scene::claim` makes claims with the term `shared`: other sockets may bind the port and connect
+/// from this port. The service therefore never widens the claim of this mux port.
 #[test]
 fn a_port_that_other_sockets_share_leaves_connections_to_the_kernel() {
     let mut scene = Scene::new();
@@ -424,11 +448,15 @@ fn a_port_that_other_sockets_share_leaves_connections_to_the_kernel() {
         scene.scope(FIRST_ADDRESS, 80),
         Some(Scope::BesideConnections)
     );
-    assert_eq!(scene.claims.next_check(), None, "the scope stays");
+    assert_eq!(
+        scene.claims.next_check(),
+        None,
+        "a check may change the scope"
+    );
 }
 
-/// A UDP claim of a wildcard address has the multicast and broadcast datagrams of its IP version.
-/// Claims of one address, and of TCP, have none.
+/// A UDP claim of a wildcard address includes the multicast and broadcast datagrams of its IP
+/// version. A UDP claim of one address does not include them, and neither does a TCP claim.
 #[test]
 fn a_wildcard_claim_of_udp_has_all_groups() {
     let mut scene = Scene::new();

@@ -30,9 +30,10 @@ pub struct FileConfig {
     /// The action if the host has firewall rules that connections of the service would bypass. A
     /// change applies at the next start.
     pub firewall: FirewallConfig,
-    /// Limits of each user.
+    /// Limits of the resources that each user's programs may use.
     pub limits: LimitsConfig,
-    /// Thresholds of the memory for received data of all users. A change applies at the next start.
+    /// Thresholds of the memory for received data, for the connections of all users together. A
+    /// change applies at the next start.
     pub memory: MemoryConfig,
     /// True if the service accelerates the loopback connections of programs that were started with
     /// neither `tidelane run --loopback` nor `tidelane run --no-loopback`.
@@ -67,7 +68,7 @@ impl FileConfig {
         Path::new(DIRECTORY).join(format!("{name}.toml"))
     }
 
-    /// Reads the file at `path`. Without a file, returns the defaults.
+    /// Reads the file at `path`. If there is no file, returns the defaults.
     pub fn load(path: &Path) -> Result<Self, FileError> {
         match fs::read_to_string(path) {
             Ok(text) => Self::parse(&text).map_err(|text| FileError::Parse(path.to_owned(), text)),

@@ -3,14 +3,15 @@
 //!
 //! To add a call, put it into the group of its purpose, or make a group with a new purpose. Limit
 //! its arguments if one of them decides the effect: a family, a command, a request. A call that the
-//! service makes only during set-up does not belong here. `security::confinement` in
-//! `tests/interop` checks that serving makes no other call. A service that makes another call ends,
-//! and its log has the number of the call.
+//! service makes only during set-up does not belong here. If the service makes a denied call, the
+//! service ends, and its log has the number of the call. The test `serving_makes_no_denied_call`
+//! (`tests/interop/security/confinement.rs`) runs the service to find missing calls.
 
 use libc::c_long;
 
 /// The condition under which a call is allowed. Arguments are numbered from zero. A rule compares
-/// the low 32 bits of an argument, because the kernel uses no more of the arguments in this table.
+/// the low 32 bits of an argument, because the kernel uses no more bits of the arguments that this
+/// table restricts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// With any arguments.
@@ -21,7 +22,7 @@ pub enum Rule {
     Bits {
         /// Number of the argument.
         argument: u32,
-        /// The mask.
+        /// The bits that the rule compares.
         mask: u32,
         /// The bits under the mask that must be set. The other bits under the mask must be clear.
         set: u32,
@@ -64,8 +65,9 @@ const THREAD: Rule = Bits {
     mask: (libc::CLONE_THREAD | libc::CLONE_VM | libc::CLONE_SIGHAND) as u32,
     set: (libc::CLONE_THREAD | libc::CLONE_VM | libc::CLONE_SIGHAND) as u32,
 };
-/// Signals whose handlers may change. `abort` and the runtime's stack guard remove handlers, and
-/// the C library installs two handlers with the first thread. The handler of SIGSYS stays.
+/// Signals whose handlers may change. `abort` and the runtime's stack guard remove handlers. The C
+/// library installs handlers for its internal signals 32 and 33. SIGSYS is not in the list, so its
+/// handler stays.
 const SIGNALS: &[u32] = &[
     libc::SIGABRT as u32,
     libc::SIGSEGV as u32,
@@ -92,9 +94,9 @@ const FAMILIES: &[u32] = &[
     libc::AF_INET6 as u32,
     libc::AF_NETLINK as u32,
 ];
-/// Commands of `bpf`: look up, update, delete and iterate the elements of open maps. List the
-/// programs attached to cgroups and interfaces (BPF_PROG_QUERY). Inject frames into the kernel
-/// (BPF_PROG_TEST_RUN).
+/// Commands of `bpf`. Commands 1 to 4 look up, update, delete and iterate the elements of open
+/// maps. Command 10 (BPF_PROG_TEST_RUN) injects frames into the kernel. Command 16 (BPF_PROG_QUERY)
+/// lists the programs that are attached to cgroups and interfaces.
 const BPF_COMMANDS: &[u32] = &[1, 2, 3, 4, 10, 16];
 /// Options of `prctl`: a thread's name; names of anonymous memory, which newer allocators set; the
 /// auxiliary vector.
@@ -264,8 +266,8 @@ pub const CALLS: &[Group] = &[
     },
 ];
 
-/// Every system call of the restorer, the process that restores settings after the service was
-/// killed.
+/// Every system call of the restorer, a process that restores settings of the NIC if the service
+/// was killed.
 pub const RESTORER_CALLS: &[Group] = &[
     Group {
         purpose: "wait for messages, and for the end of the service",

@@ -35,21 +35,22 @@ pub const CAPABILITIES: &[(CapabilitySet, &str)] = &[
 /// The capability to change an open eBPF map. Only kernels before Linux 5.19 demand this
 /// capability, and only if `kernel.unprivileged_bpf_disabled` is set.
 const FOR_MAPS: CapabilitySet = CapabilitySet::BPF;
-/// The capability to set the niceness and the scheduling class of a core (a polling thread), needed
-/// only if the limits RLIMIT_NICE and RLIMIT_RTPRIO could not be raised.
+/// The capability to set the niceness and the scheduling class of a core (a polling thread). The
+/// service needs this capability only if RLIMIT_NICE or RLIMIT_RTPRIO could not be raised.
 const FOR_CLASSES: CapabilitySet = CapabilitySet::SYS_NICE;
 
 /// Value of `RLIMIT_NICE` that allows the niceness -10, which a core has in the normal scheduling
-/// class: 20 + 10.
+/// class. The value is 20 minus the niceness.
 const NICE_LIMIT: u64 = 30;
 /// Value of `RLIMIT_RTPRIO` that allows a core the lowest real-time priority.
 const PRIORITY_LIMIT: u64 = crate::sys::CORE_PRIORITY as u64;
 /// Number of capabilities that a set of 64 bits can have.
 const CAPABILITIES_MAX: u32 = 64;
 
-/// The remaining capabilities.
+/// The capabilities that the process keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct RemainingCapabilities {
+    /// The effective and the permitted set.
     set: CapabilitySet,
     /// True if the bounding set has been emptied.
     pub bounded: bool,
@@ -74,8 +75,8 @@ impl RemainingCapabilities {
 }
 
 /// Gives up every capability that is not in [`CAPABILITIES`], permanently and in all sets.
-/// [`FOR_MAPS`] and [`FOR_CLASSES`] stay where they are needed. The bounding set stays if the
-/// process has no CAP_SETPCAP.
+/// [`FOR_MAPS`] and [`FOR_CLASSES`] stay if this system makes them necessary. The bounding set
+/// stays if the process has no CAP_SETPCAP.
 pub fn keep_needed() -> Result<RemainingCapabilities, ConfineError> {
     let held = capabilities(None).map_err(ConfineError::at("reading the capabilities"))?;
     let mut set = CAPABILITIES
@@ -94,13 +95,14 @@ pub fn keep_needed() -> Result<RemainingCapabilities, ConfineError> {
         set |= FOR_CLASSES;
     }
     // The service locks the rings of programs in memory (`Region::keep_resident`). The lock is
-    // optional, so an error of the limit is ignored.
+    // optional, so an error of `setrlimit` is ignored.
     let unlimited = Rlimit {
         current: None,
         maximum: None,
     };
     let _ = setrlimit(Resource::Memlock, unlimited);
     let may_set = drop_bounding_and_ambient_sets(&held)?;
+    // To find out whether the service needs FOR_MAPS, first remove it from the effective set only.
     let without = CapabilitySets {
         effective: set & held.permitted,
         permitted: (set | FOR_MAPS) & held.permitted,
@@ -133,8 +135,9 @@ fn reduce(held: &CapabilitySets, set: CapabilitySet) -> Result<(), ConfineError>
     set_capabilities(None, sets).map_err(ConfineError::at("the capabilities"))
 }
 
-/// Empties the bounding set and the ambient set, and locks the secure bits. Returns false if the
-/// bounding set and the secure bits had to stay, because the process has no CAP_SETPCAP.
+/// Empties the bounding set and the ambient set, and locks the secure bits. If the process has no
+/// CAP_SETPCAP, the bounding set and the secure bits stay as they are, and the function returns
+/// false.
 fn drop_bounding_and_ambient_sets(held: &CapabilitySets) -> Result<bool, ConfineError> {
     let may_set = held.effective.contains(CapabilitySet::SETPCAP);
     if may_set {
@@ -149,7 +152,7 @@ fn drop_bounding_and_ambient_sets(held: &CapabilitySets) -> Result<bool, Confine
     Ok(may_set)
 }
 
-/// Locks the secure bits, so that user 0 gains no capabilities by its user id.
+/// Sets and locks the secure bits, so that user 0 gains no capabilities by its user id.
 fn lock_secure_bits() -> Result<(), ConfineError> {
     use CapabilitiesSecureBits as Bits;
     let bits = Bits::NO_ROOT

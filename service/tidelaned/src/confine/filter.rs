@@ -5,7 +5,7 @@
 //! not allow. The kernel sends SIGSYS to the thread instead. The handler of SIGSYS writes the
 //! call's number to the log and aborts the process. If the thread blocks the signal, the kernel
 //! ends the process. Two cases differ: a call with [`Rule::Missing`] fails with ENOSYS, and a call
-//! of another architecture ends the process at once.
+//! with the numbering of another architecture ends the process without a line in the log.
 //!
 //! Since Linux 5.11 the kernel keeps a bitmap of the calls that pass with any arguments. The calls
 //! of the packet path are in this bitmap, so the kernel does not run the BPF program for these
@@ -57,7 +57,8 @@ fn number(call: c_long) -> u32 {
     u32::try_from(call).expect("the number of a system call")
 }
 
-/// Returns the instructions that decide a call by its rule. Each path ends with a result.
+/// Returns the instructions that decide a call by its rule. Each path through the instructions ends
+/// with the result for the call.
 fn verdict(rule: Rule, own: u32) -> Vec<sock_filter> {
     let allow = give(libc::SECCOMP_RET_ALLOW);
     let deny = give(libc::SECCOMP_RET_TRAP);

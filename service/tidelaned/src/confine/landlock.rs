@@ -2,9 +2,10 @@
 //!
 //! The log and the locked pid file stay open. The service can also read the kernel's files about
 //! programs and the machine, read its configuration, and remove its run directory. Landlock does
-//! not restrict the network, because the seccomp filter limits the address families. The Landlock
-//! domain also keeps the service from the memory and the descriptors of processes outside the
-//! domain, even of processes with the same user.
+//! not restrict the network, because the seccomp filter limits the address families. A Landlock
+//! domain contains the processes under one ruleset. The service's domain also keeps the service
+//! from the memory and the descriptors of processes outside the domain, even if these processes
+//! have the same user.
 
 use std::{
     io,
@@ -25,8 +26,8 @@ mod right {
     pub(super) const REMOVE_FILE: u64 = 1 << 5;
 }
 
-/// Versions of Landlock that added rights. Each entry has the version and the number of rights from
-/// this version on.
+/// Versions of Landlock that added rights of access to files. Each entry has the version and the
+/// number of rights that exist from this version on.
 const RIGHTS: [(u32, u32); 4] = [(1, 13), (2, 14), (3, 15), (5, 16)];
 /// First version that can deny signals to processes outside the domain, and connections to their
 /// abstract unix sockets.
@@ -34,7 +35,7 @@ const SCOPED_SINCE: u32 = 6;
 /// The scopes for abstract unix sockets (bit 0) and for signals (bit 1).
 const SCOPES: u64 = 0b11;
 
-/// Directories that may be read.
+/// Directories that may be read, with all files below them.
 const READ_BENEATH: [&str; 5] = [
     "/proc",
     "/sys/devices/system/cpu",
@@ -45,10 +46,11 @@ const READ_BENEATH: [&str; 5] = [
 /// Files that may be read, to resolve the names of users and groups in the configuration.
 const READ_FILES: [&str; 2] = ["/etc/passwd", "/etc/group"];
 
-/// Further readable files, which depend on this service's configuration.
+/// Further readable directories, which depend on this service's configuration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Readable<'a> {
-    /// The open root directory of the cgroups, which has no path if it is a detached mount.
+    /// The open root directory of the cgroups. A descriptor is needed because a detached mount has
+    /// no path.
     pub directory: Option<BorrowedFd<'a>>,
     /// The directory of the configuration file.
     pub beneath: Option<&'a Path>,
@@ -92,7 +94,7 @@ pub fn restrict(run_dir: &RunDir, readable: &Readable<'_>) -> io::Result<Option<
     Ok(Some(version))
 }
 
-/// Denies access to all files if the kernel has Landlock.
+/// If the kernel has Landlock, denies access to all files.
 pub fn restrict_all() -> io::Result<()> {
     let Some(version) = sys::landlock_version() else {
         return Ok(());

@@ -1,4 +1,5 @@
-//! System calls of the confinement without a safe wrapper: seccomp, Landlock, SIGSYS.
+//! The confinement's system calls that have no safe wrapper: for seccomp, Landlock, the handler of
+//! SIGSYS, and a test of access to BPF maps.
 
 use std::{
     ffi::{c_int, c_void},
@@ -26,7 +27,8 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     }
 }
 
-/// Installs `program` for all threads of this process, which must have `no_new_privs`.
+/// Installs `program` as the filter of all threads of this process. The calling thread must have
+/// the attribute `no_new_privs`.
 pub(super) fn set_filter(program: &[sock_filter]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(io::Error::other)?;
     let program = libc::sock_fprog {
@@ -60,7 +62,7 @@ struct DeniedCall {
     _architecture: u32,
 }
 
-/// A log line, built without allocation.
+/// A log line, built without allocation. A text that exceeds the buffer is cut.
 struct Line {
     text: [u8; 160],
     len: usize,
@@ -136,9 +138,10 @@ pub(super) fn report_denied_calls() -> io::Result<()> {
 }
 
 /// Returns true if the kernel lets this process use its open BPF maps. Some kernels demand CAP_BPF
-/// of every caller before they look at the descriptor of the map.
+/// of every caller before they look at the descriptor of the map. This function looks up an element
+/// with an invalid descriptor: EBADF shows that the kernel did not demand CAP_BPF.
 pub(super) fn may_use_open_maps() -> bool {
-    /// The part of `union bpf_attr` that the command reads.
+    /// The part of `union bpf_attr` that the look-up command reads.
     #[repr(C, align(8))]
     struct Lookup {
         map: c_int,
@@ -184,7 +187,8 @@ pub(super) struct LandlockRules(OwnedFd);
 
 impl LandlockRules {
     /// Makes a ruleset that denies the rights `handled` (bits LANDLOCK_ACCESS_FS_*) for all files,
-    /// and the actions `scoped` (bits LANDLOCK_SCOPE_*) on processes outside the Landlock domain.
+    /// and the actions `scoped` (bits LANDLOCK_SCOPE_*) on processes outside the Landlock domain
+    /// (the processes under this ruleset). [`allow`](Self::allow) then makes exceptions for files.
     pub(super) fn new(handled: u64, scoped: u64) -> io::Result<Self> {
         /// `struct landlock_ruleset_attr`. Older kernels know fewer fields, and accept zeros for
         /// the rest.

@@ -39,7 +39,7 @@ fn a_confined_process_has_only_the_rights_that_serving_needs() {
     let output = child(TEST, &run.to_string_lossy());
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {said}", output.status);
-    // The confined process removed its run directory.
+    // The confined process removed its run directory, which was in the directory `run`.
     fs::remove_dir(run).expect("nothing is left in it");
 }
 
@@ -57,6 +57,7 @@ fn be_confined(run: &Path) {
         CapabilitySet::from_bits_retain(bits)
     };
     let effective = set("CapEff:");
+    // Only some systems make these two capabilities necessary.
     let spare = CapabilitySet::BPF | CapabilitySet::SYS_NICE;
     let needed = CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE | CapabilitySet::CHOWN;
     assert_eq!(effective - spare, needed);

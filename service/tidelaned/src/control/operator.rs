@@ -1,6 +1,6 @@
 //! The part of the control thread that follows the operator's configuration: it admits programs by
-//! the configuration, and reads the configuration again on request. A session is a program's
-//! connection to the registration socket.
+//! the rules of the configuration, and reads the configuration again on request. A session is a
+//! program's connection to the registration socket.
 
 use std::{io::Write, os::unix::net::UnixStream};
 
@@ -19,12 +19,14 @@ use crate::{
 };
 
 /// Maximum number of sessions of programs that are not admitted. These sessions only report why
-/// sockets stay with the kernel. Further sessions of this kind end at once.
+/// sockets stay with the kernel. Further sessions of this kind end immediately.
 const REFUSED_MAX: usize = 128;
 
 impl<P: NicPort> Control<P> {
-    /// Decides whether the program of a new session is admitted, and watches the session. A program
-    /// that is not admitted may only report why its sockets stay with the kernel.
+    /// Decides whether the program of a new session is admitted, and starts to watch the session
+    /// for messages. A program that is not admitted may only report why its sockets stay with the
+    /// kernel. If [`REFUSED_MAX`] sessions of this kind exist, ends a further session of this kind
+    /// instead.
     pub(super) fn judge_and_watch(&mut self, mut session: Session) {
         pace::rest();
         session.admission = Admission {
@@ -74,7 +76,7 @@ impl<P: NicPort> Control<P> {
         Ok(())
     }
 
-    /// Sets new rules, and resets the open connections that they refuse.
+    /// Sets new rules, and resets the open connections that the new rules refuse.
     pub(super) fn set_rules(&mut self, rules: RuleSet) {
         self.shared.ports.rules_change(&self.shared.rules, &rules);
         self.shared.rules = rules.clone();
@@ -88,9 +90,10 @@ impl<P: NicPort> Control<P> {
         }
     }
 
-    /// Judges the program of each session by the new configuration. A session whose program is not
-    /// admitted ends if the session has a registered program or a mux port. The end of the session
-    /// releases the program's connections. Other sessions stay open.
+    /// Judges the program of each session by the new configuration. If a program is not admitted
+    /// and its session is in use, the session ends, and the program loses its connections. A
+    /// session is in use if it has a registered program or a mux port (packet rings for a TCP/IP
+    /// stack of the program's own). All other sessions stay open.
     fn judge_again(&mut self) {
         let access = &self.shared.access;
         let mut over = Vec::new();

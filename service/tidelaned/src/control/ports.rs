@@ -1,7 +1,7 @@
-//! The part of the control thread for mux ports. A mux port connects a program with a TCP/IP stack
-//! of its own to the NIC. The service closes a port if its program has corrupted the port's rings,
-//! and applies changed rates to open ports. A session is a program's connection to the registration
-//! socket; the end of the session closes the port.
+//! The part of the control thread for mux ports. A mux port consists of packet rings, by which a
+//! program with a TCP/IP stack of its own uses the NIC. The service closes a mux port if the
+//! program has corrupted the rings, and applies changed rate limits to open mux ports. A session is
+//! a program's connection to the registration socket. The end of the session closes its mux port.
 
 use tidelane_host::Host;
 use tidelane_mux::PortId;
@@ -10,8 +10,8 @@ use super::Control;
 use crate::{core_link::NicPort, pace};
 
 impl<P: NicPort> Control<P> {
-    /// Ends the sessions of mux ports whose programs have written impossible values into their
-    /// rings on core (polling thread) `core`.
+    /// Ends the sessions of the mux ports that are corrupt on core `core` (a polling thread): the
+    /// program has written an impossible value into the rings of this core.
     pub(super) fn close_corrupt_ports(&mut self, core: usize) {
         let take = |host: &mut Host<P>, _| host.mux_ports_mut().take_corrupt();
         for id in self.shared.cores.call(core, take).unwrap_or_default() {
@@ -19,7 +19,7 @@ impl<P: NicPort> Control<P> {
         }
     }
 
-    /// Applies the users' rate limits to all mux ports.
+    /// Applies the present rate limits of each mux port's user to the mux port.
     pub(super) fn limit_ports(&self) {
         for session in self.sessions.values() {
             if let Some(port) = &session.port {

@@ -61,9 +61,9 @@ impl<P: NicPort> Control<P> {
     }
 
     /// Schedules checks of claims after connections have ended. A claim is a 3-tuple whose packets
-    /// go to the service instead of the kernel, and it may end with its last connection. Each entry
-    /// of `idle` stands for an ended connection: its core, its program, and the local endpoint that
-    /// the program had reserved for it.
+    /// go to the service instead of the kernel. The claim may end with its last connection. Each
+    /// entry of `idle` stands for an ended connection: its core, its program, and the local
+    /// endpoint that the program had reserved for the connection.
     fn note_ended_connections(&mut self, idle: &[(usize, ProgramId, Endpoint)]) {
         if idle.is_empty() {
             return;

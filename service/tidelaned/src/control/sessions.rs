@@ -68,6 +68,7 @@ impl<P: NicPort> Control<P> {
     fn go_on(&mut self, number: u64, next: NextStep) {
         match next {
             NextStep::More | NextStep::Continue => {}
+            // The session waits for the check of a message's descriptors: see `serve_checked`.
             NextStep::Wait => {
                 if let Some(session) = self.sessions.get(&number) {
                     let _ = epoll::delete(&self.epoll, &session.socket);
@@ -78,8 +79,7 @@ impl<P: NicPort> Control<P> {
         }
     }
 
-    /// Handles the messages that came with descriptors, after another thread has checked these
-    /// descriptors.
+    /// Handles the messages whose descriptors another thread has checked.
     pub(super) fn serve_checked(&mut self) {
         let _ = rustix::io::read(self.shared.descriptors.bell(), &mut [0u8; 8]);
         while let Some(checked) = self.shared.descriptors.next() {

@@ -12,7 +12,7 @@ use super::*;
 use crate::confine::tests::{PART, child};
 
 /// Makes a core whose TCP/IP host is on a link in memory. The core writes the heartbeat of queue 3:
-/// the time of its last step, which the service's XDP program (the demux) reads.
+/// the time of a recent step. In the service, the XDP program (the demux) reads this time.
 fn start_core(heartbeats: &Arc<Heartbeats>) -> CoreHandle<MemPort> {
     let (port, _far) = MemPort::pair(MemConfig::default());
     let interface = Interface {
@@ -42,8 +42,8 @@ fn start_core(heartbeats: &Arc<Heartbeats>) -> CoreHandle<MemPort> {
     start(host, config).expect("a thread").0
 }
 
-/// Waits until `condition` returns true. Panics with `what` after 20 s, which is longer than a busy
-/// machine needs.
+/// Waits until `condition` returns true. After 20 s, which is longer than a busy machine needs,
+/// panics with the failure `what`.
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = StdInstant::now();
     while !condition() {
@@ -58,15 +58,15 @@ fn an_idle_core_sleeps_and_a_frame_that_was_lost_wakes_it() {
     let queue = heartbeats.of_queue(3);
     let core = start_core(&heartbeats);
     let steps = || core.shared.steps.load(Ordering::Relaxed);
-    wait_until("the core sleeps", || {
+    wait_until("the core does not go to sleep", || {
         steps() > 0 && !core.shared.awake.load(Ordering::Acquire) && !queue.is_awaited()
     });
-    wait_until("the core is asleep or on another CPU", || !core.is_beside());
-    // Write a time, as the demux does when it redirects a frame. In this test, no frame arrives, so
-    // the watchdog has to wake the core.
+    wait_until("the core stays awake on this CPU", || !core.is_beside());
+    // Write a time to the heartbeat, as the demux does when it redirects a frame to a sleeping
+    // core. In this test, no frame arrives, so the watchdog has to wake the core.
     let before = steps();
     queue.beat(now().0);
-    wait_until("the core answers", || {
+    wait_until("the core does not answer", || {
         steps() > before && !queue.is_awaited()
     });
     core.stop();
@@ -116,6 +116,6 @@ fn a_core_that_is_busy_for_long_does_not_hang() {
             done.fetch_add(1, Ordering::Relaxed);
         }));
     }
-    wait_until("all calls ran", || done.load(Ordering::Relaxed) == 100);
+    wait_until("not all calls ran", || done.load(Ordering::Relaxed) == 100);
     core.stop();
 }

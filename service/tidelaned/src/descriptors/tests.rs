@@ -1,5 +1,5 @@
-//! Tests of the threads that check descriptors, with sockets and other descriptors that the tests
-//! make.
+//! Tests of the threads that check descriptors which programs sent. Each user has one thread, which
+//! starts with the user's first session. The tests make the descriptors.
 
 use std::{
     io::Write,
@@ -18,7 +18,7 @@ const LOOPBACK: u32 = 1;
 /// Time after which a test fails if no check has ended.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Returns `None` unless this process runs as root.
+/// Returns a set without threads. Returns `None` if this process does not run as root.
 fn threads() -> Option<DescriptorThreads> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root");
@@ -27,6 +27,7 @@ fn threads() -> Option<DescriptorThreads> {
     Some(DescriptorThreads::new(LOOPBACK).expect("threads"))
 }
 
+/// Returns a message of kind `kind` with `descriptors`, as session `session` receives it.
 fn sent(session: u64, kind: u32, descriptors: Vec<OwnedFd>) -> MessageWithDescriptors {
     MessageWithDescriptors {
         session,
@@ -53,6 +54,7 @@ fn next(threads: &DescriptorThreads) -> CheckedMessage {
     }
 }
 
+/// Returns an eventfd, the descriptor that a CONTEXT message requires.
 fn bell() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd")
 }
@@ -166,9 +168,9 @@ fn a_descriptor_that_takes_long_to_close_holds_up_its_user_alone() {
     let checked = next(&threads);
     assert_eq!(
         checked.session, 3,
-        "the other user does not wait: {checked:?}"
+        "the other user's message waited: {checked:?}"
     );
-    assert!(threads.next().is_none(), "the first user waits");
+    assert!(threads.next().is_none(), "the slow close held up nothing");
     // None of these calls waits for the slow socket.
     let (another, _unread_either) = lingering(600);
     threads.close(1, vec![another]);

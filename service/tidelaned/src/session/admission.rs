@@ -1,5 +1,7 @@
-//! Admission of a program to the Tidelane service, and the process whose user and namespace decide
-//! the admission. A session is a program's connection to the registration socket.
+//! Admission: the decision whether a program may use the Tidelane service. The decision depends on
+//! the user and the network namespace of the process that connected to the service, and on the
+//! program's cgroup. The process that connected is the program itself or, for a forked child, an
+//! ancestor. A session is a program's connection to the registration socket.
 
 use std::io;
 
@@ -10,7 +12,8 @@ use crate::{
     access::Denial, core_link::NicPort, netns::NetView, peer::Peer, service_state::ServiceState,
 };
 
-/// Maximum number of reasons that a session keeps for `tidelane ss`.
+/// Maximum number of sockets for which a session records why the socket stays with the kernel.
+/// `tidelane ss` prints these reasons.
 const NOT_ACCELERATED_MAX: usize = 4096;
 
 /// The service's decision about a program.
@@ -19,8 +22,8 @@ pub struct Admission {
     /// The reason why the program is not admitted, or `None` for an admitted program. A program
     /// that is not admitted may still report why its sockets stay with the kernel.
     pub denied: Option<Denial>,
-    /// The network namespace in which the program's children must be. `None` if the namespace
-    /// cannot be read.
+    /// The program's network namespace when the program connected. Forked children must be in this
+    /// namespace, unless all namespaces are admitted. `None` if the namespace cannot be read.
     pub view: Option<NetView>,
     /// True if the kernel confirms that the program is in the service's own network namespace. The
     /// program and the service then have the same loopback interface.
@@ -38,8 +41,9 @@ impl Session {
         self.admission.denied.map_or(0, Denial::code)
     }
 
-    /// Registers the program if it is admitted. A child is judged again, because its network
-    /// namespace or cgroup may have changed since the fork. The child's own user is not judged.
+    /// Registers the program if the program is admitted. Otherwise answers with the reason. A
+    /// forked child is judged again, because the child's network namespace or cgroup may have
+    /// changed since the fork. The child's own user is not judged.
     pub(super) fn register_if_admitted<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
@@ -62,7 +66,8 @@ impl Session {
         }
     }
 
-    /// Sets the program's name to the name in the request, if there is one.
+    /// Sets the program's name to the name in the request. If the request has no name, keeps the
+    /// present name.
     pub(super) fn set_name(&mut self, request: &Message) {
         let given = request.name.split(|byte| *byte == 0).next().unwrap_or(&[]);
         let given = String::from_utf8_lossy(given);

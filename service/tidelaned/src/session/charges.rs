@@ -1,15 +1,18 @@
-//! The charges for a session (a connected program) to its user's account, from the moment that its
-//! socket is accepted. A core is a polling thread of the service. A context is the set of rings
-//! between a thread of a program and the service, with an eventfd (doorbell) by which the cores
-//! wake the thread. A mux port connects a program with a TCP/IP stack of its own to the NIC.
+//! The charges for a session (a connected program) to the account of the session's user. The
+//! charges begin when the service accepts the session's socket. An account counts the resources
+//! that a user holds, and enforces the user's limits. A charge ends when it is dropped.
+//!
+//! A core is a polling thread of the service. A context is the set of rings between a thread of a
+//! program and the service, with an eventfd (doorbell) by which the cores wake the thread. A mux
+//! port connects a program with a TCP/IP stack of its own to the NIC.
 
 use std::sync::Arc;
 
 use tidelane_abi::{message, port::PORT_DATA_OFFSET};
 use tidelane_host::accounts::{Account, Charge, Refused, Resource, User};
 
-/// Number of descriptors of a session that has not registered: its socket, and the pidfd of its
-/// process.
+/// Number of descriptors that the service holds for each session: the session's socket, and the
+/// pidfd of the session's process.
 const DESCRIPTORS: u64 = 2;
 /// Number of a user's connections that raise the cost of INHERIT by one ordinary message. INHERIT
 /// makes a child a further holder of all connections of a process.
@@ -43,13 +46,14 @@ impl SessionCharges {
         self.account.user()
     }
 
-    /// Returns the cost of a message of this kind, in ordinary messages.
+    /// Returns the cost of a message of this kind, in ordinary messages. The cost counts against
+    /// the message rate of the user.
     pub fn cost(&self, kind: u32) -> u64 {
         match kind {
-            // The service maps memory, and unmaps it at the end.
+            // The service maps memory, and unmaps the memory at the end of the session.
             message::REGISTER | message::OPEN_PORT => 16,
-            // The service visits all connections of the process, which are at most the connections
-            // of the user.
+            // The service visits all connections of the process. The user has at least this number
+            // of connections.
             message::INHERIT => 16 + self.user().used(Resource::Connections) / CONNECTIONS_PER_COST,
             message::LISTEN
             | message::RESERVE
@@ -78,7 +82,7 @@ impl ProgramCharges {
         })
     }
 
-    /// Charges one more context with a doorbell for each core.
+    /// Charges one more context. Each of `cores` cores has a descriptor of the context's doorbell.
     pub fn add_context(&mut self, cores: usize) -> Result<(), Refused> {
         self.contexts.grow(1)?;
         let descriptors = self.descriptors.grow(cores as u64);
@@ -95,7 +99,7 @@ impl ProgramCharges {
     }
 }
 
-/// The charges of a mux port, apart from the 3-tuples that it claims.
+/// The charges of a mux port. A claim of a 3-tuple (protocol, address, port) is charged separately.
 #[derive(Debug)]
 pub struct PortCharges {
     _program: Charge,

@@ -1,6 +1,6 @@
 //! Connections that forked children inherit from a program: see `docs/design/fork.md`. A holder is
-//! a process that may use a connection. Only one holder uses the connection at a time, and another
-//! holder takes it over with TAKE_CONNECTION.
+//! a process that may use a connection. Only one holder uses the connection at a time. Another
+//! holder that wants to use the connection takes the connection over with TAKE_CONNECTION.
 
 use std::{io, os::fd::AsFd};
 
@@ -56,7 +56,8 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[theirs.as_fd()])
     }
 
-    /// Handles TAKE_CONNECTION: moves a connection from the holder that uses it to this process.
+    /// Handles TAKE_CONNECTION: moves a connection to this process. Until then, another holder uses
+    /// the connection.
     pub(super) fn take<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
@@ -100,8 +101,9 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    /// Records the end of a child that has taken over a connection of a listener. The child's
-    /// lifetime counts from the first of these connections.
+    /// Records the end of this session's process if the process is a forked child that has taken
+    /// over a connection of a listener. The child's lifetime counts from the first takeover of a
+    /// connection of a listener.
     pub(super) fn record_child_lifetime<P: NicPort>(&self, shared: &mut ServiceState<P>) {
         if let Some((listener, since)) = self.first_takeover {
             let now = now();

@@ -1,5 +1,6 @@
-//! Contexts and their doorbells. A context is the set of rings of a program's thread. Each context
-//! has one eventfd, which every core (polling thread) rings by a descriptor of its own.
+//! Contexts and their doorbells. A context is the set of rings between a thread of a program and
+//! the service. Each context has a doorbell: an eventfd by which the cores (polling threads) wake
+//! the thread. Each core has its own descriptor of this eventfd.
 
 use std::{io, os::fd::AsFd};
 
@@ -14,7 +15,7 @@ use super::Session;
 use crate::{core_link::NicPort, service_state::ServiceState};
 
 impl Session {
-    /// Handles CONTEXT: gives the program one more context, which is the set of rings of a thread.
+    /// Handles CONTEXT: gives the program one more context. `bell` is the context's doorbell.
     pub(super) fn context<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
@@ -56,7 +57,7 @@ impl Session {
     }
 }
 
-/// The eventfd of a context, by which a core wakes the program.
+/// A core's descriptor of a context's doorbell.
 struct EventBell(Doorbell);
 
 impl Bell for EventBell {
@@ -65,7 +66,7 @@ impl Bell for EventBell {
     }
 }
 
-/// Returns a copy of a context's doorbell for each of `cores` cores.
+/// Returns a copy of the descriptor of a context's doorbell for each of `cores` cores.
 fn bells(bell: &Doorbell, cores: usize) -> io::Result<Vec<Box<dyn Bell>>> {
     let copy = |_| {
         let bell = Doorbell::from_trusted(bell.fd().try_clone_to_owned()?);

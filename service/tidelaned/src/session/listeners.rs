@@ -1,7 +1,13 @@
 //! Listeners of a program. A listener exists on all cores (polling threads), which accept its
 //! connections. A claim is a 3-tuple (protocol, address, port) whose packets the service's XDP
-//! program redirects to the service. A listener has a claim for each IP version of its socket, and
-//! its claims share one reservation of the port.
+//! program redirects to the service. A listener has a claim for each IP version of its socket. The
+//! claims of a listener share one reservation of the port (a kernel socket of the service that
+//! keeps other sockets from the port).
+//!
+//! If a program forks a short-lived child for each connection, its listener is *draining*: the
+//! kernel gets the listener's SYNs. A listener whose kernel socket has stopped listening is
+//! *suspended*: the service releases the listener's claims, and the cores refuse new connections,
+//! until a program sends LISTEN again.
 
 use std::{io, os::fd::AsFd, sync::Arc};
 
@@ -34,8 +40,8 @@ pub(super) struct HeldListener {
 }
 
 impl Registered {
-    /// Charges the program's user for one more listener. Returns `None` if the program already
-    /// holds the listener.
+    /// Charges the program's user for one more listener. If the program already holds the listener,
+    /// charges nothing and returns `None`.
     fn charge_listener(
         &self,
         account: &Arc<Account>,
@@ -73,8 +79,9 @@ impl Registered {
         drains.then_some(refusal::FORKS)
     }
 
-    /// Returns the number of a listener that the program has to give up. The program forks for each
-    /// connection, and the kernel gets the listener's SYNs already.
+    /// Returns the number of a listener that the program has to give up, if there is one. The
+    /// listener is draining, and the service has no connection of the listener that is not accepted
+    /// yet.
     pub(super) fn listener_to_give_up<P: NicPort>(&self, shared: &ServiceState<P>) -> Option<u32> {
         let mut listeners = self.listeners.iter();
         let given_up = listeners.find(|held| shared.is_drained(held.cookie, now()));
@@ -82,7 +89,7 @@ impl Registered {
     }
 
     /// Records a listener of the program. `charge` is `None` if the program already holds the
-    /// listener. Returns true if the listener is new.
+    /// listener. Returns true if the listener is new to the program.
     fn hold(&mut self, listen: &Listen, charge: Option<Charge>) -> bool {
         let fresh = charge.is_some();
         self.listeners.extend(charge.map(|charge| HeldListener {
@@ -165,9 +172,9 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    /// Claims the endpoints of a listener that all cores have, unless the listener is draining.
-    /// After an error, a listener that was suspended is suspended again, because other programs may
-    /// hold it.
+    /// Resumes a listener that all cores have, and claims its endpoints. A draining listener keeps
+    /// its earlier claims instead. If a claim fails, a listener that was suspended is suspended
+    /// again, because other programs may hold the listener.
     fn start_listener<P: NicPort>(
         &self,
         shared: &mut ServiceState<P>,
@@ -207,8 +214,8 @@ impl Session {
         })
     }
 
-    /// Answers a LISTEN that a core has refused, and removes the listener from the other cores. A
-    /// listener that the program already held stays.
+    /// Answers a LISTEN that a core has refused or not answered. Removes the program's hold of the
+    /// listener from all cores, unless the program already held the listener before this LISTEN.
     fn listen_refused<P: NicPort>(
         &self,
         shared: &mut ServiceState<P>,
@@ -229,7 +236,7 @@ impl Session {
             shared.forget_listener(key);
         }
         if shared.is_suspended(key) {
-            // Some cores may have the listener again.
+            // Some cores may have resumed the listener.
             shared.suspend_listener(key);
         }
         let refusal = match error {

@@ -10,8 +10,8 @@ use tidelane_time::Instant;
 pub enum NextStep {
     /// The session continues, and another message may already wait.
     More,
-    /// The turn is over. The session continues when its socket has a message, which may already
-    /// wait.
+    /// The session's turn (a limited number of messages in a row) is over. The session continues
+    /// when its socket has a message, which may already wait.
     Continue,
     /// The session is read again at this time, because its user has exceeded the message rate.
     Pause(Instant),
@@ -22,8 +22,8 @@ pub enum NextStep {
 }
 
 impl NextStep {
-    /// Returns the step after an answer was sent. The send fails if the peer is gone, or if unread
-    /// answers fill the socket's buffer.
+    /// Returns the step after an answer. `answered` is the result of the send, which fails if the
+    /// peer is gone, or if unread answers fill the socket's buffer.
     pub(super) fn after(answered: &io::Result<()>) -> Self {
         match answered {
             Ok(()) => Self::More,

@@ -1,13 +1,14 @@
-//! Mux ports. Through a mux port, a program with a TCP/IP stack of its own shares the NIC. A port
-//! carries frames between such a program and the NIC. A session is a program's connection to the
-//! service. A doorbell is an eventfd by which the program and a core (a polling thread of the
-//! service) wake each other.
+//! Mux ports. A mux port carries frames between the NIC and a program with a TCP/IP stack of its
+//! own. The program thereby shares the NIC with the service and with other programs. A session is a
+//! program's connection to the service. A doorbell is an eventfd by which the program and a core (a
+//! polling thread of the service) wake each other.
 //!
-//! A program opens a mux port, maps and seals the port's shared memories, and then claims 3-tuples
-//! (address, protocol, port). The cores get the port only with its first claim, because the service
-//! uses sealed memories only. The demux is the XDP program that redirects the packets of a claim to
-//! the cores. The cores learn of a claim before the demux does, and the demux gives a claim up
-//! before the cores do. A packet of a port therefore never reaches the service's own TCP/IP stack.
+//! A program opens a mux port, maps and seals the shared memories of the mux port, and then claims
+//! 3-tuples (address, protocol, port number). The mux port gets the packets of the claimed
+//! 3-tuples. The service uses only sealed memories, so the cores get the mux port only with the
+//! first claim. The demux is the XDP program that redirects the packets of a claim to the cores.
+//! The cores learn of a claim before the demux does, and the demux gives a claim up before the
+//! cores do. A packet of a claimed 3-tuple therefore never reaches the service's own TCP/IP stack.
 
 use std::{
     io,
@@ -49,6 +50,7 @@ pub struct OpenPort {
     bell: Arc<Doorbell>,
     /// The owner of the mux port in the form that the operator's rules use.
     owner: PortOwner,
+    /// The user whose rate limits apply to the mux port.
     user: Arc<User>,
     /// The shared memories with the packet rings, for each core. `None` once the cores have the mux
     /// port.
@@ -67,8 +69,9 @@ impl OpenPort {
         self.ring_len
     }
 
-    /// Gives the mux port to the cores, unless they have it. Returns a constant of [`refusal`] if
-    /// the program has not sealed its memories, or if a core cannot have the port.
+    /// Gives the mux port to the cores, unless the cores already have it. Returns a constant of
+    /// [`refusal`] if the program has not sealed its memories, or if a core cannot open the mux
+    /// port.
     fn start<P: NicPort>(&mut self, shared: &ServiceState<P>) -> Result<(), u32> {
         let Some(offered) = &self.offered else {
             return Ok(());
@@ -97,7 +100,7 @@ impl OpenPort {
         Ok(())
     }
 
-    /// Applies the rate limits of the mux port's user to the port.
+    /// Applies the rate limits of the user to the mux port, if the cores have the mux port.
     pub fn limit<P: NicPort>(&self, shared: &ServiceState<P>) {
         if self.offered.is_some() {
             return;
@@ -107,7 +110,7 @@ impl OpenPort {
         shared.cores.call_each(set);
     }
 
-    /// Returns the rate at which the mux port may send over each of `cores` cores.
+    /// Returns the rate at which the mux port may send over one core, if there are `cores` cores.
     fn rate(&self, cores: usize) -> SendRate {
         let part = |resource| match self.user.limit(resource) {
             u64::MAX => None,
@@ -154,8 +157,9 @@ impl Session {
         }
     }
 
-    /// Handles OPEN_PORT: opens a mux port for the program, and sends the descriptors of the port's
-    /// memories, of the service page and of the doorbells that wake the cores.
+    /// Handles OPEN_PORT: opens a mux port for the program. Sends the descriptors of the mux port's
+    /// memories, of the service page (the memory with state that all programs may read), and of the
+    /// doorbells that wake the cores.
     pub(super) fn open_port<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
@@ -226,7 +230,7 @@ impl Session {
     }
 
     /// Handles CLAIM_TUPLE: claims the 3-tuple of the socket in `proof` for the session's mux port.
-    /// If another port of the same user has the claim, moves the claim to this port.
+    /// If another mux port of the same user has the claim, moves the claim to this mux port.
     pub(super) fn claim_tuple<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
@@ -245,9 +249,9 @@ impl Session {
         }
         let claimed = match shared.ports.holder(proof.socket.cookie) {
             Some((holder, _)) if holder == id => Ok(()),
-            // A program that has the socket has the right to the socket's claim. A program of
-            // another user may have received the socket by accident, so the claim does not move to
-            // another user.
+            // A program that has the socket has the right to the socket's claim. However, a program
+            // of another user may have received the socket by accident, so the claim does not move
+            // to another user.
             Some((holder, owner)) if owner == user => take_over(shared, &proof, holder, id),
             Some(_) => Err(refusal::IN_USE),
             None => {
@@ -292,7 +296,8 @@ impl Session {
 }
 
 /// Returns the part of the answer PORT_OPENED that describes frames: their maximum length, and
-/// whether a received checksum may be partial. Returns `None` if core 0 does not answer.
+/// whether the checksum field of a received packet may hold only the sum of the pseudo-header.
+/// Returns `None` if core 0 does not answer.
 fn frame_terms<P: NicPort>(shared: &ServiceState<P>) -> Option<PacketPort> {
     let (frame_len_max, partial) = shared.cores.call(0, |host, _| host.frame_terms())?;
     Some(PacketPort {
@@ -311,8 +316,8 @@ fn memories(cores: usize, ring_len: u32) -> io::Result<Vec<(PortRegions, PortMem
     (0..cores).map(create).collect()
 }
 
-/// Claims the 3-tuple of a socket that backs no claim yet, first on the cores, then in the demux.
-/// Returns a constant of [`refusal`] on failure.
+/// Claims the 3-tuple of a socket, first on the cores, then in the demux. The socket must not back
+/// a claim yet. Returns a constant of [`refusal`] on failure.
 fn claim<P: NicPort>(
     shared: &mut ServiceState<P>,
     proof: TupleProof,
@@ -358,8 +363,9 @@ fn claim<P: NicPort>(
     Ok(())
 }
 
-/// Moves the claim of a socket from mux port `from` to port `to`, on each core between two packets.
-/// The demux and the reservation stay as they are. Returns a constant of [`refusal`] on failure.
+/// Moves the claim of a socket from mux port `from` to mux port `to`. Each core moves the claim
+/// between the handling of two packets. The demux and the reservation stay as they are. Returns a
+/// constant of [`refusal`] on failure.
 fn take_over<P: NicPort>(
     shared: &mut ServiceState<P>,
     proof: &TupleProof,

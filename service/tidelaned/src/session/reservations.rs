@@ -1,5 +1,6 @@
-//! Ports that a program has bound in order to connect from them. The service claims the program's
-//! address and port: their packets then go to the service instead of the kernel.
+//! Ports to which a program has bound a kernel socket in order to connect from them. The service
+//! claims the socket's address and port: packets to this address and port then go to the service
+//! instead of the kernel.
 
 use std::{io, os::fd::AsFd};
 
@@ -31,7 +32,8 @@ impl Session {
             return Ok(());
         };
         let socket = entitled.socket;
-        // An address in the request is the local address of a connection within this host.
+        // For a connection within this host, the request contains the connection's local address.
+        // For other connections, the request contains no address.
         let within = IpAddress(request.local_addr);
         let addr = if !within.is_unspecified() {
             let covered = socket.local.addr.covers(within) && shared.addresses_within.has(within);

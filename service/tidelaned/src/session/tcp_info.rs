@@ -10,7 +10,7 @@ use super::Session;
 use crate::{core_link::NicPort, service_state::ServiceState};
 
 impl Session {
-    /// Handles TCP_INFO: answers with the counts and times (TCP_INFO) of a connection.
+    /// Handles TCP_INFO: answers with the counts and times of a connection.
     pub(super) fn tcp_info<P: NicPort>(
         &self,
         shared: &mut ServiceState<P>,
@@ -20,8 +20,8 @@ impl Session {
             return Ok(());
         };
         let (slot, generation) = (request.slot, request.generation);
-        // All cores are asked. Only the core that owns the slot, the connection's record in shared
-        // memory, returns values.
+        // All cores are asked. A slot is the record of a connection in shared memory. Only the core
+        // that owns the slot returns values.
         let tcp_info = shared.cores.call_each(|core| {
             let id = registered.ids[core];
             move |host, now| host.tcp_info(now, id, slot, generation)

@@ -1,5 +1,5 @@
-//! Tests of the sessions of registered programs, on the scene of the tests of mux ports (packet
-//! rings of programs with TCP/IP stacks of their own).
+//! Tests of sessions (connected programs) that have registered. The tests use `Scene`, a service
+//! with two cores (polling threads), from the tests of mux ports.
 
 use tidelane_host::accounts::Resource;
 
@@ -8,7 +8,8 @@ use super::{
     *,
 };
 
-/// Registers a program. Returns its shared memory, which the function has mapped and sealed.
+/// Registers a program. Maps and seals the memory that the program and the service share, and
+/// returns the memory.
 fn register(scene: &mut Scene, program: &mut Program) -> ProgramRegion {
     let answer = scene.ask(program, &new_message(message::REGISTER), &[]);
     let (answer, descriptors) = answer.expect("the session goes on");
@@ -17,7 +18,7 @@ fn register(scene: &mut Scene, program: &mut Program) -> ProgramRegion {
     ProgramRegion::map(memories, answer.region_len).expect("it can be mapped")
 }
 
-/// Asks for a context. Returns the refusal, 0 for none.
+/// Asks for a context (the rings of a thread) with this number. Returns the refusal, 0 for none.
 fn refusal_of_context(scene: &mut Scene, program: &mut Program, number: u32) -> u32 {
     let bell = Doorbell::new().expect("a descriptor");
     let request = Message {
@@ -40,7 +41,7 @@ fn a_context_on_some_cores_stays_charged() {
     let before = used();
     assert_eq!(refusal_of_context(&mut scene, &mut program, 0), 0);
     assert_eq!(used(), [before[0] + 1, before[1] + 2]);
-    // The number is in use on both cores.
+    // Context number 0 is in use on both cores, so a second request fails and costs nothing.
     let again = refusal_of_context(&mut scene, &mut program, 0);
     assert_eq!(
         (again, used()),
@@ -82,7 +83,7 @@ fn a_forked_child_is_alive_after_its_first_message() {
         .as_mut()
         .and_then(|session| session.children.pop());
     let session = session.expect("a child");
-    assert!(!session.peer.is_alive(), "no message has shown the child");
+    assert!(!session.peer.is_alive(), "alive before a message");
     let mut child = Program {
         socket: descriptors.remove(0),
         session: Some(session),

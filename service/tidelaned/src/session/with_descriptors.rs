@@ -60,7 +60,8 @@ impl Session {
             }
             (message::SUSPEND_LISTENER, CheckResult::ListensNoMore(cookie)) => {
                 shared.suspend_listener(cookie);
-                // After the answer, the program may call `listen`, which needs the port.
+                // After the answer, the program may call `listen`, which needs the port. The check
+                // of the released claims ends the unused claims and their reservations of the port.
                 shared.finish_claims(now());
                 self.answer(kind, 0)
             }

@@ -18,7 +18,7 @@ fn the_buffer_freed_last_is_allocated_first() {
 
 #[test]
 fn all_of_an_area_is_given_out_and_merged_again() {
-    // The area ends within a chunk, and within a buffer of the smallest size.
+    // The end of the area is within a chunk, and within a unit (2 KiB, the smallest buffer).
     let mut allocator = BufferAllocator::new(1000..(20 << 20) + 1000);
     let mut given = Vec::new();
     while let Some(buffer) = allocator.alloc(11) {
@@ -61,7 +61,8 @@ fn sizes_out_of_range_and_foreign_buffers_are_refused() {
     assert!(BufferAllocator::new(0..u64::MAX).alloc(11).is_some());
 }
 
-/// Takes and returns all dirty blocks of at least `len_min` bytes.
+/// Takes all dirty blocks of at least `len_min` bytes from the allocator, and returns the blocks to
+/// the caller. A dirty block is a free block whose pages may be resident.
 fn take_all_dirty(allocator: &mut BufferAllocator, len_min: u64) -> Vec<StreamBuffer> {
     std::iter::from_fn(|| allocator.take_dirty(len_min)).collect()
 }
@@ -79,7 +80,8 @@ fn each_used_block_is_lent_once() {
     let given = take_all_dirty(&mut allocator, 1 << 16);
     assert!(!allocator.has_free_dirty());
     let total: u64 = given.iter().map(|block| u64::from(block.len())).sum();
-    // The blocks cover all memory that was used and its merged buddies, except the allocated block.
+    // The blocks contain the 100 freed buffers and the clean blocks that were merged with them. The
+    // blocks do not contain the allocated buffer `kept`.
     assert!((100 << 16..(1 << 24)).contains(&total), "{total}");
     assert_eq!(allocator.allocated_bytes(), total + (1 << 16));
     let (start, end) = (kept.range().start, kept.range().end);
@@ -99,8 +101,9 @@ fn each_used_block_is_lent_once() {
     );
 }
 
-/// A call of the allocator in a random sequence. `Trim` takes all dirty blocks of at least 4096
-/// bytes and returns them as clean blocks.
+/// A call of the allocator in a random sequence. `Alloc` has the binary logarithm of the size.
+/// `Free` frees one of the allocated buffers. `Trim` takes all dirty blocks of at least 4096 bytes
+/// and returns them as clean blocks.
 #[derive(Clone, Debug)]
 enum Step {
     Alloc(u8),

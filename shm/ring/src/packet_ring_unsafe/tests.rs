@@ -42,7 +42,7 @@ fn frames_of_all_lengths_pass_in_order_through_many_rounds() {
     let (mut producer, mut consumer, _program) = ring(PORT_RING_LEN_MIN);
     let (mut sent, mut received) = (0, 0);
     while received < 20_000 {
-        // A prefetch changes nothing, also if the memory extends beyond the end of the ring.
+        // A prefetch changes nothing, even if the prefetched memory extends beyond the ring.
         producer.prefetch(2, 1000);
         producer.prefetch_publish();
         consumer.prefetch(3000);
@@ -50,7 +50,7 @@ fn frames_of_all_lengths_pass_in_order_through_many_rounds() {
             sent += 1;
         }
         assert!(producer.publish());
-        assert!(sent > received, "a drained ring has room");
+        assert!(sent > received, "a drained ring has no room");
         consumer.prefetch(3000);
         while let Some(frame) = pop(&mut consumer) {
             assert_eq!(frame, frame_of(received), "frame {received}");
@@ -76,7 +76,7 @@ fn frames_keep_their_room_until_the_release() {
     }
     consumer.release();
     assert_eq!(push(&mut producer, &[8; 1000]), Ok(()));
-    assert!(pop(&mut consumer).is_none(), "not published");
+    assert!(pop(&mut consumer).is_none(), "got an unpublished frame");
 }
 
 /// A program can write any words into its memory. The service then finds the ring corrupt, or gets

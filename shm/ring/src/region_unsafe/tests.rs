@@ -94,7 +94,7 @@ fn a_forked_child_has_zero_memory_instead() {
     assert!(region.copy_in(5000, b"parent"));
     assert!(
         region.replace_after_fork().is_err(),
-        "the mapping is still there"
+        "replaced an existing mapping"
     );
     // SAFETY: the child only makes system calls and accesses its own memory. Then it exits.
     let child = unsafe { libc::fork() };

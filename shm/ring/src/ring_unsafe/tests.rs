@@ -1,4 +1,5 @@
-//! Tests of the rings: order, publication, hostile indices and two threads.
+//! Tests of the rings between a program and the service: order, publication, invalid indices from a
+//! hostile peer, and two threads.
 
 use std::{
     collections::VecDeque,
@@ -74,10 +75,10 @@ fn impossible_indices_are_corrupt() {
     producer.push(1).unwrap();
     producer.publish();
     assert_eq!(consumer.pop(), Ok(Some(1)));
-    // The producer takes back an entry that was consumed.
+    // The producer's index moves back, below the entry that was consumed.
     index.produced.store(0, Ordering::Relaxed);
     assert_eq!(consumer.pop(), Err(Corrupt));
-    // The consumer claims that it has consumed unpublished entries.
+    // The consumer's index passes the published entries: one entry is published.
     index.consumed.store(2, Ordering::Relaxed);
     assert_eq!(producer.room(), Err(Corrupt));
     index.consumed.store(u32::MAX, Ordering::Relaxed);
@@ -125,7 +126,7 @@ fn two_threads_exchange_everything_in_order_and_sleep_between() {
     });
 }
 
-/// A call of the producer or of the consumer in a random sequence.
+/// A step of a random sequence: a call of the producer or of the consumer.
 #[derive(Clone, Debug)]
 enum Step {
     Push,
@@ -155,6 +156,7 @@ proptest! {
         let mut consumer = ConsumerCursor::starting_at(LEN, start);
         let mut ring = [0u32; LEN as usize];
         let (mut unpublished, mut visible) = (VecDeque::new(), VecDeque::new());
+        // `held` is the number of popped entries whose positions are not released.
         let (mut held, mut next) = (0, 0u32);
         for step in steps {
             match step {
@@ -210,8 +212,8 @@ proptest! {
                 producer.commit();
                 producer.publish(&ours);
             }
-            // Between two releases, a hostile peer cannot make a consumer pop more entries than the
-            // ring holds.
+            // Between two releases, a consumer pops at most `LEN` entries, whatever index a hostile
+            // peer writes.
             let mut popped = 0;
             while let Ok(Some(at)) = consumer.claim(&peer) {
                 prop_assert!(at < LEN as usize);

@@ -12,8 +12,8 @@ pub(super) struct AckEffects {
     pub(super) advanced: bool,
     /// True if a segment was newly SACKed.
     pub(super) sacked: bool,
-    /// True if the ACK has a DSACK. False if DSACKs have reported more segments than were
-    /// retransmitted.
+    /// True if the ACK has a DSACK that counts. After DSACKs have reported more segments than were
+    /// retransmitted, no DSACK counts.
     dsack: bool,
     /// True if the DSACK reports the tail loss probe.
     dsack_of_probe: bool,
@@ -25,22 +25,22 @@ pub(super) struct AckEffects {
     /// True if a retransmission was marked lost.
     pub(super) lost_retrans: bool,
     /// Lowest sequence number that this ACK newly SACKs although a higher number was SACKed before.
-    /// Retransmitted segments do not count.
+    /// A segment that was ever retransmitted does not count.
     reordered: Option<u64>,
-    /// Send times of the first and the last segment that this ACK cumulatively acknowledges.
-    /// Segments that were retransmitted or SACKed before do not count.
+    /// Send times of the lowest and the highest segment that this ACK cumulatively acknowledges. A
+    /// segment does not count if it was SACKed earlier or was ever retransmitted.
     acked_sent: Option<(u64, u64)>,
-    /// Send times of the first and the last segment that this ACK newly SACKs. Retransmitted
-    /// segments do not count.
+    /// Send times of the lowest and the highest segment that this ACK newly SACKs. A segment that
+    /// was ever retransmitted does not count.
     sacked_sent: Option<(u64, u64)>,
-    /// Latest transmission among the segments that this ACK cumulatively acknowledges or newly
+    /// Most recent transmission of the segments that this ACK cumulatively acknowledges or newly
     /// SACKs: the number of the transmission, and the number of segments that had been delivered
-    /// before.
+    /// before the transmission.
     latest: Option<(u64, u64)>,
 }
 
 impl AckEffects {
-    /// Returns true if the ACK neither advances SND.UNA nor has a DSACK (as in `dsack`).
+    /// Returns true if the ACK neither advances SND.UNA nor has a DSACK that counts (`dsack`).
     pub(super) const fn is_duplicate(&self) -> bool {
         !(self.advanced || self.dsack)
     }
@@ -174,7 +174,8 @@ impl Sender {
     }
 
     /// Removes cumulatively ACKed segments. Returns true if the timer must be set again. `high` is
-    /// the number after the highest segment that was SACKed before this ACK.
+    /// the sequence number after the highest segment that was SACKed before this ACK, or SND.UNA if
+    /// no segment was SACKed.
     fn remove_acked(&mut self, ack: &Ack, effects: &mut AckEffects, high: u64) -> bool {
         let mut reordered = None;
         while self.scoreboard.snd_una < ack.ack {
@@ -210,8 +211,10 @@ impl Sender {
         effects.advanced || sampled && newer
     }
 
-    /// Takes a round-trip sample, from ACKed segments, otherwise from SACKed segments, otherwise
-    /// from the timestamp. Returns false if there is no sample.
+    /// Takes a round-trip sample from newly ACKed segments, from newly SACKed segments, or from the
+    /// timestamp: the first of these sources that has a sample. ACKed segments give no sample if
+    /// one of them was retransmitted. The timestamp gives a sample only if SND.UNA has advanced.
+    /// Returns false if there is no sample.
     fn sample(&mut self, effects: &AckEffects) -> bool {
         let acked = effects.acked_sent.filter(|_| !effects.retrans_acked);
         let clock = effects

@@ -7,7 +7,7 @@ use crate::packet::Data;
 
 /// Largest length of a super-frame, in bytes.
 const BURST_BYTES: u64 = 65_536;
-/// Smallest limit of a super-frame's length, in segments.
+/// Smallest value of the limit of a super-frame's length, in segments.
 const BURST_MIN: u64 = 2;
 /// Time in microseconds after a transmission during which a super-frame may be deferred.
 const DEFER_MAX: u64 = 1_000;
@@ -19,7 +19,7 @@ pub(super) enum Next {
     Nothing,
     /// Retransmit lost segments.
     Lost,
-    /// Send new segments (F-RTO). Retransmit lost segments if no new segment can be sent.
+    /// Send new segments (F-RTO). If no new segment can be sent, retransmit lost segments.
     New,
 }
 
@@ -80,8 +80,8 @@ impl Sender {
     }
 
     /// Returns the largest length of a super-frame in segments (`tcp_tso_autosize`). The length
-    /// corresponds to about one millisecond at the pacing rate, which Linux computes even without
-    /// pacing, plus an allowance for short paths.
+    /// corresponds to about one millisecond at the pacing rate, plus an allowance for short paths.
+    /// Linux computes the pacing rate even without pacing.
     fn burst_max(&self) -> u64 {
         let (cwnd, threshold) = (self.cubic.cwnd, self.cubic.ssthresh);
         let ahead = if cwnd < threshold / 2 { 2.0 } else { 1.2 };
@@ -96,7 +96,8 @@ impl Sender {
 
     /// Returns true if the next super-frame is deferred so that it becomes longer
     /// (`tcp_tso_should_defer`). The sender defers only outside of Recovery and Loss, and within
-    /// [`DEFER_MAX`] of the last transmission. The next ACK must be expected soon. The free window
+    /// [`DEFER_MAX`] of the last transmission. The next ACK must be expected soon: at least half of
+    /// SRTT must have passed since the last transmission of the segment at SND.UNA. The free window
     /// must be less than a third of the window and less than `most` segments.
     fn defers(&self, most: u64) -> bool {
         let free = self.cubic.cwnd - self.scoreboard.in_flight();
@@ -110,8 +111,8 @@ impl Sender {
     }
 
     /// Sends one super-frame of at most `most` segments and at most half a congestion window.
-    /// Returns its length in segments. The last segment has PSH, unless the super-frame has only
-    /// one segment.
+    /// Returns its length in segments. If the super-frame has several segments, the last segment
+    /// has PSH.
     fn send_burst(&mut self, most: u64) -> u64 {
         let cwnd = self.cubic.cwnd;
         let free = cwnd - self.scoreboard.in_flight();
@@ -153,6 +154,7 @@ impl Sender {
         }
     }
 
+    /// Performs the transmission with which the processing of an ACK ends.
     pub(super) fn xmit_recovery(&mut self, next: Next) {
         match next {
             Next::Nothing => return,

@@ -34,8 +34,8 @@ impl Sender {
         self.scoreboard.retrans_out < before
     }
 
-    /// Handles an ACK that indicates a problem, or that arrives in a congestion state other than
-    /// Open (`tcp_fastretrans_alert`).
+    /// Handles an ACK that indicates a problem (such as a SACK or a duplicate ACK), or that arrives
+    /// in a congestion state other than Open (`tcp_fastretrans_alert`).
     pub(super) fn process_dubious_ack(&mut self, effects: &mut AckEffects) -> Next {
         if self.ca_state == CaState::Open {
             self.undo.retrans_stamp = None;
@@ -48,7 +48,7 @@ impl Sender {
                 CaState::Recovery => {
                     let reduced = self.undo.marker.is_some();
                     self.try_undo_recovery();
-                    // After an undo, the restored window is kept.
+                    // An undo clears `marker`. The window that the undo restored is then kept.
                     if reduced && self.undo.marker.is_some() {
                         self.cubic.cwnd = self.cubic.ssthresh;
                     }
@@ -126,8 +126,8 @@ impl Sender {
     }
 
     /// Sets the window by proportional rate reduction (RFC 6937 §3). `delivered` is the number of
-    /// newly delivered segments. The additional segment of the slow start reduction bound is
-    /// allowed only if `advanced` is true (SND.UNA has advanced) and `more_lost` is false (no new
+    /// newly delivered segments. The slow start reduction bound (PRR-SSRB) allows an additional
+    /// segment only if `advanced` is true (SND.UNA has advanced) and `more_lost` is false (no new
     /// losses).
     pub(super) fn cwnd_reduction(&mut self, delivered: u64, advanced: bool, more_lost: bool) {
         let prr = &mut self.prr;
@@ -144,7 +144,7 @@ impl Sender {
             let bonus = u64::from(advanced && !more_lost);
             (conserved.max(delivered) + bonus).min(target - flight)
         };
-        // The first retransmission is sent at once.
+        // The first retransmission is sent immediately.
         let count = count.max(u64::from(prr.out == 0));
         self.cubic.cwnd = flight + count;
     }

@@ -63,12 +63,13 @@ fn super_frames_are_half_a_window_and_wait_until_a_third_is_free() {
         assert_eq!(
             numbers(sender.take_segments()),
             [],
-            "less than a third is free"
+            "sent although less than a third is free"
         );
     }
     sender.on_ack(410, &ack(4, 0, &[]));
     assert_eq!(ends(sender.take_segments()), five[1..]);
-    // The first segment in flight was sent just now, so no ACK is expected soon.
+    // At 430, the first segment in flight is only 20 us old. No ACK is expected soon, so the sender
+    // does not wait for a longer super-frame.
     sender.on_ack(420, &ack(10, 0, &[]));
     sender.take_segments();
     sender.on_ack(430, &ack(11, 0, &[]));
@@ -83,8 +84,8 @@ fn three_dup_acks_begin_recovery_with_proportional_rate_reduction() {
         assert_eq!(sender.ca_state, CaState::Disorder);
         assert_eq!(sender.counters().retrans_segs, 0);
     }
-    // Limited transmit sends segment 10. A second segment is deferred, because another was just
-    // sent.
+    // Limited transmit sends segment 10. Segment 11 is deferred, because segment 10 was sent just
+    // before.
     assert_eq!(numbers(sender.take_segments()), [10]);
     sender.on_ack(RTT + 10, &ack(0, 0, &[(1, 4)]));
     assert_eq!(
@@ -133,13 +134,18 @@ fn a_silent_tail_is_probed_after_two_round_trips_and_then_times_out() {
         (CaState::Loss, 1, 7)
     );
     let again = sender.deadline().expect("armed");
-    assert_eq!(again, timeout + 441_000, "twice as long");
-    // The timeout is not spurious, so the sender goes on with the retransmission of segment 1.
+    assert_eq!(
+        again,
+        timeout + 441_000,
+        "the sender did not double the timeout"
+    );
+    // F-RTO first sends new segments. The SACK of a new segment does not show that the timeout was
+    // spurious, so the sender then retransmits segment 1.
     sender.on_ack(timeout + RTT, &ack(1, timeout, &[]));
     assert_eq!(
         numbers(sender.take_segments()),
         [11, 12],
-        "F-RTO sends new segments first"
+        "F-RTO did not send two new segments"
     );
     sender.on_ack(timeout + 2 * RTT, &ack(1, timeout, &[(11, 12)]));
     assert_eq!((sender.frto, sender.ca_state), (false, CaState::Loss));
@@ -170,7 +176,7 @@ fn a_reduction_is_undone_when_a_dsack_reports_its_retransmission() {
         sender.on_ack(RTT, &ack(0, 0, &[(1, n)]));
     }
     assert_eq!(sender.ca_state, CaState::Recovery);
-    // Segment 0 was only reordered. Its retransmission arrives later.
+    // Segment 0 was only reordered. The DSACK reports that its retransmission has arrived, too.
     sender.on_ack(RTT + 2_000, &ack(4, RTT + 1_000, &[]));
     sender.on_ack(RTT + 3_000, &ack(4, RTT + 1_000, &[(0, 1)]));
     assert_eq!(

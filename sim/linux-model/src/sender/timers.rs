@@ -1,4 +1,5 @@
-//! The sender's timer: retransmission timeout, tail loss probe (RFC 8985 §7) and reordering timer.
+//! The sender's only timer, which has one of three purposes at a time: retransmission timeout
+//! (RTO), tail loss probe (RFC 8985 §7), or RACK's wait for reordered segments (reordering timer).
 
 use super::{CaState, Sender, Timer, Undo, output::Next};
 use crate::{
@@ -6,11 +7,12 @@ use crate::{
     rtt::{RTO_MAX, RTO_MIN},
 };
 
-/// Delay of the probe timer beyond two round trips if several segments are in flight, in
-/// microseconds (`TCP_TIMEOUT_MIN`).
+/// Time in microseconds by which the delay of a tail loss probe exceeds two round trips if several
+/// segments are outstanding (`TCP_TIMEOUT_MIN`).
 const TIMEOUT_MIN: u64 = 2_000;
 
 impl Sender {
+    /// Sets the timer for the purpose `timer`. The timer expires after `span` microseconds.
     pub(super) fn arm(&mut self, timer: Timer, span: u64) {
         let span = span.clamp(1, RTO_MAX);
         self.timer = Some((timer, self.ticks.deadline(self.now, span)));
@@ -26,9 +28,9 @@ impl Sender {
         (sent + self.ticks.round_up(self.rto)).saturating_sub(self.now)
     }
 
-    /// Sets the retransmission timer, or stops the timer if no segment is in flight. The timeout
-    /// counts from the transmission of the segment at SND.UNA if the timer has had another purpose,
-    /// and from now otherwise (`tcp_rearm_rto`).
+    /// Sets the retransmission timer, or stops the timer if no segment is in flight. If the timer
+    /// is set for another purpose, the timeout counts from the last transmission of the segment at
+    /// SND.UNA. Otherwise, the timeout counts from now (`tcp_rearm_rto`).
     pub(super) fn rearm(&mut self) {
         if self.scoreboard.packets_out() == 0 {
             self.timer = None;
@@ -71,7 +73,8 @@ impl Sender {
         true
     }
 
-    /// Sends a tail loss probe (RFC 8985 §7.3), unless a probe is outstanding.
+    /// Handles the expiry of the probe timer. If no probe is outstanding, sends a tail loss probe
+    /// (RFC 8985 §7.3). Sets the retransmission timer in both cases.
     pub(super) fn send_loss_probe(&mut self) {
         if self.scoreboard.packets_out() == 0 {
             return;
@@ -84,7 +87,7 @@ impl Sender {
             }
             self.counters.loss_probes += 1;
             self.probe = Some((self.scoreboard.snd_nxt(), !new));
-            // The retransmission timeout counts from the probe instead of the first segment in
+            // The retransmission timeout counts from the probe instead of from the first segment in
             // flight.
             self.timer = None;
             return self.rearm();

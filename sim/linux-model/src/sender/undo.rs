@@ -1,5 +1,5 @@
-//! Undo of spurious window reductions, detected by DSACK (RFC 3708), timestamps (RFC 3522) or
-//! F-RTO.
+//! Undo of spurious window reductions. The sender detects a spurious reduction by DSACK (RFC 3708),
+//! by timestamps (RFC 3522) or by F-RTO (RFC 5682).
 
 use super::{CaState, Sender};
 
@@ -26,8 +26,8 @@ impl Sender {
             && (self.undo.undo_retrans == Some(0) || self.acks_original_transmission())
     }
 
-    /// Raises the window and ssthresh to the values of `Undo`, if any. If `unmark` is true, also
-    /// removes all loss marks.
+    /// Raises the window and ssthresh to the values in `Undo::prior`, if any. If `unmark` is true,
+    /// also removes all loss marks.
     pub(super) fn undo_reduction(&mut self, unmark: bool) {
         if unmark {
             self.scoreboard.unmark_lost();
@@ -51,8 +51,8 @@ impl Sender {
         self.ca_state = CaState::Open;
     }
 
-    /// Undoes the window reduction if a DSACK has arrived for each retransmission. Returns true if
-    /// the reduction was undone.
+    /// Undoes the window reduction if DSACKs have reported all retransmissions. Returns true if the
+    /// reduction was undone.
     pub(super) fn undo_by_dsack(&mut self) -> bool {
         let all = self.undo.marker.is_some() && self.undo.undo_retrans == Some(0);
         if all {
@@ -95,7 +95,7 @@ impl Sender {
         false
     }
 
-    /// Enters Disorder while segments are SACKed, lost or retransmitted. Enters Open otherwise.
+    /// Enters Disorder if segments are SACKed, lost or retransmitted. Enters Open otherwise.
     pub(super) fn keep_open(&mut self) {
         let missing = self.scoreboard.sacked + self.scoreboard.lost > 0;
         let ca_state = if missing || self.scoreboard.has_retransmissions() {

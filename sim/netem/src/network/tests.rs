@@ -28,8 +28,8 @@ fn cable(a: usize, b: usize) -> Cable {
     }
 }
 
-/// Returns a minimal IPv4 packet from node `from` to node `to`, addressed to the link address of
-/// `hop`.
+/// Returns a frame with a small IPv4 packet (DF set) from node `from` to node `to`. The destination
+/// link address of the frame is the address of node `hop`.
 fn frame(from: u8, hop: u8, to: u8, ttl: u8) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, hop, 2, 0, 0, 0, 0, from, 8, 0];
     let mut header = [
@@ -42,7 +42,7 @@ fn frame(from: u8, hop: u8, to: u8, ttl: u8) -> Vec<u8> {
     frame
 }
 
-/// Returns an IPv6 packet with `len` bytes of payload.
+/// Returns a frame like [`frame`], but with an IPv6 packet that has `len` bytes of payload.
 fn frame_v6(from: u8, hop: u8, to: u8, len: u16) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, hop, 2, 0, 0, 0, 0, from, 0x86, 0xdd];
     frame.extend([0x60, 0, 0, 0, (len >> 8) as u8, len as u8, 6, 64]);
@@ -52,6 +52,7 @@ fn frame_v6(from: u8, hop: u8, to: u8, len: u16) -> Vec<u8> {
     frame
 }
 
+/// Handles all arrivals. Returns the frames that have reached hosts, as (time, host, frame).
 fn drive(network: &mut Network) -> Vec<(Instant, usize, Vec<u8>)> {
     let mut arrived = Vec::new();
     while let Some((at, link)) = network.next_arrival() {
@@ -149,7 +150,8 @@ fn a_packet_above_the_mtu_is_answered_with_an_icmp_error() {
     assert_eq!(hosts, [0, 0, 5]);
     assert_eq!((network.too_big(), network.unroutable()), (2, 0));
     let errors = [&arrived[0].2, &arrived[1].2].map(|frame| parse_frame(frame).expect("a packet"));
-    // The errors have type, code and MTU, and quote as much of the packet as fits.
+    // Each ICMP error has the right type, code and MTU. The error quotes as much of the packet as
+    // fits.
     assert_eq!(errors[0].src, IpAddress::from_v4([10, 0, 0, 3]));
     assert_eq!((errors[0].protocol, errors[0].payload.len()), (1, 556));
     assert_eq!(errors[0].payload[..2], [3, 4]);
@@ -198,6 +200,8 @@ fn a_cut_network_loses_everything_and_a_restored_one_nothing() {
 fn a_path_mtu_changes_during_a_run() {
     let mut network = routed();
     let mut now = Instant::ZERO;
+    // If the packet of 1,340 bytes exceeds the MTU, an ICMP error reaches host 0. Otherwise, the
+    // packet reaches host 5.
     for (mtu, host) in [(0, 5), (1280, 0), (1400, 5), (1280, 0)] {
         network.set_path_mtu(mtu);
         network.send(now, 0, &frame_v6(0, 3, 5, 1300));

@@ -83,6 +83,8 @@ impl SenderFigures for FixedFigures {
     }
 }
 
+/// Checks a step that has sent three full segments. `info` is the state of the sender after the
+/// step. Returns the name of the broken rule, if any.
 fn check(rules: &mut CwndRules, info: FlowInfo) -> Result<(), &'static str> {
     let advance = Advance {
         key: key(),
@@ -128,7 +130,8 @@ fn two_reductions_in_one_round_trip_are_reported() {
     assert_eq!(check(&mut start(), timed_out), Ok(()));
 }
 
-/// A step reduces cwnd, and sends three segments over the local path. The segments do not count.
+/// A step reduces ssthresh, and sends three segments over the local path. The round trip of the
+/// reduction ends at SND.NXT before the step, so the three segments do not prolong the round trip.
 #[test]
 fn bytes_of_the_reducing_step_over_the_local_path_do_not_count() {
     let (flight, before) = (10 * MSS, 7 * MSS);
@@ -156,7 +159,8 @@ fn an_ssthresh_equal_to_cwnd_is_no_reduction() {
     for ssthresh in [u32::MAX, flight] {
         assert_eq!(check(&mut rules, info(0, flight, flight, ssthresh)), Ok(()));
     }
-    // A first loss may follow immediately. A second loss may not.
+    // The first loss may reduce cwnd immediately after slow start. A second loss in the same round
+    // trip may not.
     let lost = info(0, flight, 14 * MSS, 14 * MSS);
     assert_eq!(check(&mut rules, lost), Ok(()));
     let again = info(0, flight, 9 * MSS, 9 * MSS);

@@ -7,7 +7,7 @@ use tidelane_direct::TimeSource;
 use tidelane_mem_nic::{Clock, Nic};
 use tidelane_time::{Duration, Instant};
 
-/// Time limit of the last wait. `None` means no limit.
+/// Time limit of the most recent wait. `None` means no limit.
 type Limit = Option<Duration>;
 
 /// The virtual clock of a context. In the simulator, time cannot pass during a call. A wait
@@ -28,7 +28,7 @@ impl ParkedTime {
         }
     }
 
-    /// Returns the time limit of the last wait.
+    /// Returns the time limit of the most recent wait.
     pub fn limit(&self) -> Limit {
         self.limit.get()
     }

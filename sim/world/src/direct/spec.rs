@@ -28,7 +28,8 @@ pub struct DirectSpec {
     pub nodelay: bool,
     /// Number of received bytes that a program holds before it pauses the connection.
     pub held_max: u32,
-    /// Longest time from a cycle in which the context does not wait to the next cycle.
+    /// Longest time between two cycles (runs of the context), if the context does not wait in the
+    /// first cycle.
     pub step_time_max: Duration,
     /// Longest delay until a waiting context notices a frame.
     pub wake_time_max: Duration,

@@ -21,7 +21,7 @@ const RECYCLED_PPM: u32 = 500_000;
 /// Limits that a program observes.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Number of held bytes from which the program pauses the connection.
+    /// Smallest number of held bytes at which the program pauses the connection.
     pub held_max: usize,
     /// Number of free buffers that the program leaves for received data.
     pub free_min: u32,
@@ -46,7 +46,7 @@ pub struct DirectStream {
     is_closed: bool,
     /// True while the program has paused the connection.
     is_paused: bool,
-    /// True if the last write stopped because no buffer was available.
+    /// True if the most recent write stopped because no buffer was available.
     lacks_memory: bool,
     /// Longest payload of a sent buffer in bytes.
     message_max: usize,
@@ -106,8 +106,8 @@ impl DirectStream {
         self.held.push_back(buffer);
     }
 
-    /// Pauses the connection if the program holds too much data. Resumes the connection when less
-    /// than `HEADER_LEN` bytes of the data are unread.
+    /// Pauses the connection if the program holds too much data. Resumes a paused connection if the
+    /// program holds less than `HEADER_LEN` unread bytes.
     pub fn balance(&mut self) -> io::Result<()> {
         let mut context = self.context.borrow_mut();
         if !self.is_paused && self.held_bytes >= self.limits.held_max {
@@ -151,8 +151,9 @@ impl DirectStream {
         let Some(mut spare) = spare.filter(|_| self.rng.chance_ppm(RECYCLED_PPM)) else {
             return context.allocate(self.descriptor);
         };
-        // The range of an emptied buffer starts behind the received data. The new payload starts
-        // there or at half of the buffer, whichever is lower, so that room for data remains.
+        // The payload range of an emptied buffer starts at the end of the received data. The new
+        // payload starts at the same position or in the middle of the buffer, whichever is lower,
+        // so that room for data remains.
         let start = spare.range().start.min(spare.capacity() / 2);
         spare.set_payload(start..start);
         Some(spare)
@@ -197,12 +198,13 @@ impl Pipe for DirectStream {
                 self.lacks_memory = true;
                 break;
             };
-            // The first buffer of a write contains the whole header.
+            // `message_max` is at least `HEADER_LEN`, so the first buffer of the connection
+            // contains the whole header.
             let end = bytes.len().min(at + self.message_max);
             let count = buffer.append(&bytes[at..end]);
             let sent = self.context.borrow_mut().send(self.descriptor, buffer);
             if sent.is_err() {
-                // The event WRITABLE reports room.
+                // The event WRITABLE reports when there is room again.
                 break;
             }
             at += count;
@@ -247,7 +249,8 @@ impl Pipe for DirectStream {
         self.has_end || self.cause.is_some()
     }
 
-    /// Returns true, because a close before the handshake is complete still sends the queued data.
+    /// Returns true even during the handshake. The program may close the connection at that time,
+    /// because a close still sends the queued data after the handshake.
     fn established(&mut self) -> bool {
         true
     }

@@ -32,20 +32,20 @@ pub struct Surroundings {
     pub addresses: Vec<IpAddress>,
     /// Addresses of all hosts, each with the link address of the next hop.
     pub hops: Vec<(IpAddress, MacAddress)>,
-    /// TCP ports of the listeners of the host, both of programs on the service and of programs on
-    /// mux ports. The latter are left out in a run that is compared with a run without hostile
-    /// programs.
+    /// TCP ports of the listeners of the host: the listeners of programs on the service, and the
+    /// listeners of programs on mux ports. In a run that is compared with a run without hostile
+    /// programs, the list omits the listeners on mux ports.
     pub listeners: Vec<u16>,
-    /// Largest frame of the NIC in bytes.
+    /// Length of the longest frame of the NIC, in bytes.
     pub frame_len_max: u32,
     /// The smallest MTU to which the MTU of the host changes, in bytes. The mux may refuse a longer
-    /// packet.
+    /// packet. `None` if the MTU does not change.
     pub mtu_min: Option<u32>,
 }
 
 /// Draws the frames of a hostile program.
 pub struct Drafts<'a> {
-    /// The program's mux port.
+    /// Number of the program's mux port in the run.
     pub key: PortKey,
     /// 3-tuples that the program has claimed.
     pub tuples: &'a [Tuple],
@@ -66,8 +66,9 @@ impl Surroundings {
         let hosts = 0..scenario.hosts.len();
         let hops = hosts.flat_map(|to| families.iter().map(move |family| hop(*family, to)));
         let listeners = scenario.listeners.iter();
-        // A flood of another program's ring costs that program more than a fair share, as a flood
-        // from the link does. If the run is compared with a run without hostile programs, hostile
+        // A hostile program can flood the packet ring of another program, as a sender on the link
+        // can. The flood may slow the other program below its fair share, and a comparison with a
+        // run without hostile programs would then report a violation. In a compared run, hostile
         // programs therefore do not know the listeners of programs on mux ports.
         let is_spared = |program: usize| {
             let ports = scenario.ports.as_ref().filter(|ports| ports.is_compared);

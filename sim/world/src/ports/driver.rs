@@ -1,6 +1,7 @@
-//! The driver of the mux: opens and closes mux ports, and moves claims of 3-tuples. A mux port is a
-//! pair of packet rings through which a program with a TCP/IP stack of its own shares the NIC. The
-//! driver makes each call to the mux and to the oracle, which implements the rules of claims a
+//! The driver of the mux: opens and closes mux ports, and moves claims. A mux port is a pair of
+//! packet rings through which a program with a TCP/IP stack of its own shares the NIC. A claim
+//! gives a mux port the packets of a 3-tuple (protocol, local address, local port). The driver
+//! makes each call twice: to the mux, and to the oracle, which implements the rules of claims a
 //! second time. For each claim, the mux and the oracle must agree.
 
 use tidelane_mux::{PortCounters, PortId, Tuple};
@@ -15,15 +16,17 @@ use crate::{
     service::Service,
 };
 
-/// Number of the capture of each tap.
+/// Number that names the capture of a tap. A tap copies the frames of a mux port for a capture. All
+/// taps can use the same number, because a mux port has at most one tap.
 const CAPTURE: u64 = 1;
 
 /// The two numbers of a mux port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortName {
-    /// Number of the mux port in the run.
+    /// Number of the mux port in the run. No other port of the run has this number.
     pub key: PortKey,
-    /// Number of the mux port in the mux.
+    /// Number of the mux port in the mux. After the close of the port, another port may get the
+    /// number.
     pub id: PortId,
 }
 
@@ -125,7 +128,7 @@ impl Driver {
         }
     }
 
-    /// Moves all claims of a mux port to another port.
+    /// Moves all claims of a mux port to another port in one step.
     pub fn hand_over(
         &mut self,
         now: Instant,
@@ -174,8 +177,9 @@ impl Driver {
         }
     }
 
-    /// Closes a mux port. `rings` are the rings of the port, whose program has ended. Returns the
-    /// counters of the port.
+    /// Closes a mux port, and checks that neither its memory nor a claim of it remains in use.
+    /// `rings` are the rings of the port, whose program has ended. Returns the counters of the
+    /// port.
     pub fn close(
         &mut self,
         now: Instant,

@@ -33,7 +33,7 @@ const GONE_PEER_INTERVAL: Duration = Duration::from_secs(20);
 /// The stack, which the program and its streams share.
 type Shared = Rc<RefCell<Stack<ProgramEnd>>>;
 
-/// One connection of the stack, with the interface that its program uses.
+/// The program's interface to one connection of the stack.
 struct EmbeddedStream {
     stack: Shared,
     connection: Connection,
@@ -241,8 +241,9 @@ impl EmbeddedProgram {
         stack.next_timeout()
     }
 
-    /// Runs the program until it would sleep. Returns the time of the program's next run, if no
-    /// doorbell rings before. Returns `None` if only a doorbell can wake the program.
+    /// Runs the program until it would sleep. Returns the time at which the program runs again if
+    /// no doorbell (wake-up) of the service rings before. Returns `None` if only a doorbell can
+    /// wake the program.
     pub fn run(
         &mut self,
         now: Instant,
@@ -313,7 +314,8 @@ impl EmbeddedProgram {
         }
     }
 
-    /// Takes the events of the stack. Returns the connections with events other than urgent data.
+    /// Takes the events of the stack. Returns the connections that became established, readable or
+    /// writable, or that ended.
     fn take_events(&mut self) -> BTreeSet<u64> {
         let mut changed = BTreeSet::new();
         loop {

@@ -1,5 +1,6 @@
-//! The frames that hostile programs send through their mux ports (pairs of packet rings, by which
-//! programs share the NIC): valid, forged and random frames.
+//! The frames that hostile programs send through their mux ports: valid, forged and random frames.
+//! A mux port is a pair of packet rings through which a program with a TCP/IP stack of its own
+//! shares the NIC.
 
 use tidelane_netem::Rng;
 use tidelane_wire::{
@@ -14,7 +15,7 @@ const V4_PROTOCOL: usize = 14 + 9;
 /// Offset of the next header in a frame with an IPv6 packet.
 const V6_PROTOCOL: usize = 14 + 6;
 
-/// A 3-tuple: protocol, local address and port.
+/// A 3-tuple: protocol, local address and local port.
 pub type Tuple = (u8, Endpoint);
 
 /// Fields of a frame that a hostile program chooses.
@@ -72,8 +73,8 @@ impl Draft {
     }
 }
 
-/// Converts a frame to UDP: the transport header is already UDP, but the IP header names TCP.
-/// `start` is the offset of the transport header in bytes.
+/// Completes a frame with a UDP header: changes the protocol in the IP header from TCP to UDP, and
+/// writes the checksums. `start` is the offset of the UDP header in bytes.
 fn into_udp(frame: &mut [u8], (src, dst): (IpAddress, IpAddress), start: usize) {
     if src.is_v4() {
         frame[V4_PROTOCOL] = UDP;
@@ -97,7 +98,8 @@ pub fn spoil(rng: &mut Rng, frame: &mut Vec<u8>) {
     let transport = if is_v4 { 34 } else { 54 };
     match rng.below(6) {
         0 => {
-            // One wrong bit. The IPv6 header itself has no checksum.
+            // One wrong bit that a checksum covers. The IPv6 header has no checksum, so the bit
+            // lies after this header.
             let first = if is_v4 { 14 } else { transport };
             let at = rng.between(first as u64, frame.len() as u64 - 1) as usize;
             frame[at] ^= 1 << rng.below(8);

@@ -12,8 +12,8 @@ pub const TCP: u8 = 6;
 pub const UDP: u8 = 17;
 /// Length of an Ethernet header in bytes.
 const ETHERNET: usize = 14;
-/// TCP flags that identify a segment: SYN, RST and ACK. The mux may change other flags when it
-/// splits a GSO frame.
+/// TCP flags that belong to the fingerprint of a segment: SYN, RST and ACK. The fingerprint omits
+/// the other flags, because the mux may change them when it splits a GSO frame.
 const NAMING_FLAGS: u8 = 0b1_0110;
 /// Bits of the TCP flags.
 const SYN: u8 = 0b10;
@@ -48,7 +48,8 @@ struct Ip<'a> {
     src: IpAddress,
     dst: IpAddress,
     payload: &'a [u8],
-    /// True if the IPv4 header checksum is correct. An IPv6 header has no checksum.
+    /// True if the IPv4 header checksum is correct. Always true for IPv6, whose header has no
+    /// checksum.
     is_intact: bool,
 }
 
@@ -129,7 +130,8 @@ pub fn read(frame: &[u8]) -> Option<Seen<'_>> {
         _ => return None,
     };
     let addresses = sum(&ip.dst.0, sum(&ip.src.0, 0));
-    // The bytes 0xffff of IPv4-mapped addresses do not change a one's complement sum.
+    // `IpAddress` stores an IPv4 address in the IPv4-mapped form. The bytes 0xffff of this form do
+    // not change a one's complement sum.
     let pseudo = addresses + u32::from(protocol) + payload.len() as u32;
     let is_unchecked = protocol == UDP && ip.src.is_v4() && word(payload, 6)? == 0;
     Some(Seen {
@@ -167,7 +169,7 @@ pub fn quoted_source(frame: &[u8]) -> Option<(u8, Endpoint)> {
     Some((protocol, Endpoint::new(src, word(quoted, start)?)))
 }
 
-/// Returns the hash of a whole frame without its destination link address.
+/// Returns the hash of all bytes of a frame after its destination link address.
 pub fn whole(frame: &[u8]) -> u64 {
     let mut digest = Digest::default();
     digest.bytes(frame.get(6..).unwrap_or_default());
@@ -275,8 +277,8 @@ mod tests {
             let seen = read(&genuine).expect("a packet");
             assert_eq!((seen.src, seen.dst, seen.protocol), (src, dst, TCP));
             assert!(seen.is_intact && !seen.is_reset());
-            // No checksum covers the Ethernet header, or the traffic class, flow label and hop
-            // limit of IPv6. The test leaves the Ethernet header and the IPv6 header as they are.
+            // No checksum covers the Ethernet header, nor the traffic class, flow label and hop
+            // limit of IPv6. The test therefore changes no bit of an Ethernet or IPv6 header.
             let first = if is_v6 { 14 + 40 } else { 14 };
             for bit in first * 8..genuine.len() * 8 {
                 let mut wrong = genuine.clone();

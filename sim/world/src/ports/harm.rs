@@ -1,19 +1,23 @@
-//! The kinds of misbehaviour of a hostile program.
+//! The kinds of misbehaviour of a hostile program on a mux port. A mux port is a pair of packet
+//! rings through which a program with a TCP/IP stack of its own shares the NIC. The program claims
+//! the 3-tuples (protocol, local address, local port) whose packets its mux port gets. A 3-tuple is
+//! foreign if the program has not claimed it.
 
 /// A kind of misbehaviour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Harm {
-    /// Sends up to 64 valid packets, until the ring is full.
+    /// Sends up to 64 valid packets, or fewer if the ring is full before.
     Flood,
-    /// Sends from foreign addresses, 3-tuples and link addresses, or to impossible destinations.
+    /// Sends packets with a source address or source link address that the host does not have,
+    /// packets from foreign 3-tuples, or packets to impossible destinations.
     Forge,
     /// Sends frames with invalid headers or checksums, and random bytes.
     Garbage,
     /// Sends valid GSO frames.
     Gso,
-    /// Sends GSO frames that cannot be split, or from foreign 3-tuples.
+    /// Sends GSO frames that the mux cannot split, or GSO frames that are forged (see `Forge`).
     GsoGarbage,
-    /// Does not read for a while.
+    /// Reads no received packets for a while.
     StopsReading,
     /// Writes a random value over one of its ring indices.
     Indices,
@@ -21,7 +25,8 @@ pub enum Harm {
     Lengths,
     /// Publishes valid packets, and then writes forged frames to random places of its ring.
     Change,
-    /// Fills its memory with zeros from an offset to the end, as a hole in a file would.
+    /// Publishes valid packets, and then fills its memory with zeros from an offset to the end, as
+    /// if the program had punched a hole in the file of the memory.
     Zeros,
     /// Publishes entries without writing them, and dies.
     HalfWritten,

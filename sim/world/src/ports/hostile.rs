@@ -23,7 +23,7 @@ use super::{
     rings::Rings,
 };
 
-/// Length in bytes of the headers of an IPv4 segment without options, in a frame.
+/// Length in bytes of the Ethernet, IPv4 and TCP headers without options.
 const HEADERS_V4: usize = 14 + 20 + 20;
 /// Length in bytes of the IPv6 and TCP headers with all options.
 const HEADERS_V6_MAX: u32 = 40 + 60;
@@ -64,9 +64,9 @@ pub struct HostileProgram {
     pub rings: Rings,
     /// 3-tuples that the program has claimed.
     pub tuples: Vec<Tuple>,
-    /// True until the program overwrites its memory or dies, its claims change, or a packet may be
-    /// longer than the MTU. Until then, the expected numbers of sent and refused packets are known.
-    /// False if the operator has rules.
+    /// True if the expected numbers of sent and refused packets are known. Becomes false when the
+    /// program overwrites its memory or dies, when its claims change, or when it sends a packet
+    /// that may be longer than the MTU. Always false if the operator has rules.
     pub is_exact: bool,
     /// True if the program has overwritten its memory.
     pub has_overwritten: bool,
@@ -74,11 +74,11 @@ pub struct HostileProgram {
     end: ProgramEnd,
     /// Time until which the program reads nothing.
     reads_again_at: Instant,
-    /// Number of packets that the mux must send.
+    /// Number of packets so far that the mux must send.
     genuine: u64,
-    /// Number of packets that the mux must refuse for a known reason, by reason.
+    /// Number of packets so far that the mux must refuse for a known reason, by reason.
     forged: BTreeMap<SendRefusal, u64>,
-    /// Number of packets that the mux must refuse for any reason.
+    /// Number of packets so far that the mux must refuse for any reason.
     garbage: u64,
 }
 
@@ -191,8 +191,8 @@ impl HostileProgram {
         demand
     }
 
-    /// Repeats an action `count` times, or until the action breaks, for example because the ring is
-    /// full.
+    /// Repeats an action `count` times, or until the action returns `Break`, for example because
+    /// the ring is full.
     fn repeat(&mut self, count: u64, mut action: impl FnMut(&mut Self) -> ControlFlow<()>) {
         for _ in 0..count {
             if action(self).is_break() {
@@ -208,7 +208,7 @@ impl HostileProgram {
         }
     }
 
-    /// Sends a frame. Breaks if the ring is full, or if the frame is too long.
+    /// Sends a frame. Returns `Break` if the ring is full, or if the frame is too long.
     fn send(&mut self, frame: &[u8], fate: Fate) -> ControlFlow<()> {
         let room = self.end.tx_frame();
         let Some(room) = room.and_then(|room| room.get_mut(..frame.len())) else {
@@ -278,7 +278,7 @@ impl HostileProgram {
         self.send(&frame, Fate::Refused)
     }
 
-    /// Sends a GSO frame. Breaks if the ring is full.
+    /// Sends a GSO frame. Returns `Break` if the ring is full.
     fn send_gso_frame(&mut self, frame: &[u8], size: u16, fate: Fate) -> ControlFlow<()> {
         // The ring carries the frame in one piece, so the length of the headers has no effect.
         let headers_len = frame.len().min(HEADERS_V4);
@@ -395,7 +395,7 @@ impl HostileProgram {
         }
     }
 
-    /// Publishes up to 200 units of the ring without writing them.
+    /// Publishes up to 200 units (of 16 bytes) of the ring without writing them.
     fn publish_half_written(&mut self, rng: &mut Rng) {
         self.overwrite(|memory| {
             let mut produced = [0; 4];
@@ -406,9 +406,9 @@ impl HostileProgram {
         });
     }
 
-    /// Draws a 3-tuple to claim: a 3-tuple that a mux port has claimed, or the same 3-tuple with
-    /// the unspecified address or an address of the host. If the program's own mux port has the
-    /// claim, the port number may be larger by four.
+    /// Draws a 3-tuple to claim. The draw begins with a 3-tuple that a mux port has claimed. The
+    /// draw may replace the address by the unspecified address or by an address of the host. If the
+    /// program's own mux port has the claim, the draw may add four to the port number instead.
     fn wish(&self, around: &Surroundings, oracle: &Oracle, rng: &mut Rng) -> Option<Tuple> {
         let all: Vec<_> = oracle.owners.all().collect();
         let (owner, protocol, mut local) = *rng.pick(&all)?;

@@ -38,7 +38,7 @@ struct Hostile {
     index: u16,
     /// The program on its mux port. `None` while the program has no mux port.
     program: Option<HostileProgram>,
-    /// True if the program has given up its mux port and the driver has yet to close the port.
+    /// True if the program has given up its mux port, which the driver has not yet closed.
     is_closing: bool,
     /// Time of the next turn.
     next: Option<Instant>,
@@ -51,6 +51,7 @@ struct Hostile {
 pub struct Hostiles {
     all: Vec<Hostile>,
     around: Surroundings,
+    /// Longest time until the driver closes a mux port that a program has given up.
     answer_time_max: Duration,
     /// True if the operator has rules, which may refuse a packet.
     has_rules: bool,
@@ -122,7 +123,8 @@ impl Hostiles {
         Ok(None)
     }
 
-    /// Moves one claim or all claims of a program to another hostile program.
+    /// Moves one claim or all claims of a program to another hostile program. Does nothing if no
+    /// other hostile program has a mux port.
     fn move_from(
         &mut self,
         now: Instant,
@@ -183,8 +185,9 @@ impl Hostiles {
         Ok(())
     }
 
-    /// Closes the mux port `id` if it belongs to a hostile program. Returns the counters of the
-    /// port.
+    /// Closes the corrupt mux port `id` if it belongs to a hostile program. Returns the counters of
+    /// the port. Returns an error if the program has not overwritten its memory, because only an
+    /// overwritten port can be corrupt.
     pub fn close_id(
         &mut self,
         now: Instant,
@@ -300,9 +303,9 @@ impl Hostile {
         let (Some(name), Some(program)) = (self.name(), &mut self.program) else {
             return Ok(());
         };
-        // A 3-tuple of a well-behaved program is claimed only while its owner holds it, so that the
-        // mux must refuse the claim. A restarted program therefore finds its own 3-tuple free. The
-        // 3-tuples of all hostile programs may be claimed at any time.
+        // The hostile program claims a 3-tuple of a well-behaved program only while this owner
+        // holds the 3-tuple, so that the mux must refuse the claim. The owner therefore finds its
+        // 3-tuple free after a restart. A 3-tuple of a hostile program may be claimed at any time.
         let is_hostile =
             (PORTS_PER_PROGRAM_FIRST..2 * PORTS_PER_PROGRAM_FIRST).contains(&tuple.1.port);
         let is_owned = driver.oracle.owners.overlaps(tuple.0, tuple.1);

@@ -14,13 +14,14 @@ use crate::{
     worker::Start,
 };
 
-/// First local port of active opens with the embedded stack. The connection number is added.
+/// Local port of connection 0, if a program with the embedded stack opens the connection. The port
+/// of another connection is higher by the connection's number.
 const EMBEDDED_FIRST: u16 = 20_000;
 /// First local port of active opens with smoltcp.
 const SMOLTCP_FIRST: u16 = 39_900;
-/// Number of local ports per program with smoltcp.
+/// Number of local ports that are reserved for each program with smoltcp.
 const SMOLTCP_PORTS: u16 = 256;
-/// Number of local ports per start of a program with smoltcp.
+/// Number of local ports that are reserved for each start of a program with smoltcp.
 const START_PORTS: u16 = 64;
 
 /// Parameters of one start of a program on a mux port.
@@ -29,11 +30,11 @@ pub struct Launch<'a> {
     pub scenario: &'a Scenario,
     /// Index of the program among the programs on mux ports.
     pub index: usize,
-    /// Index of the host.
+    /// Index of the host with the mux ports.
     pub host: usize,
     /// Addresses of the host.
     pub addresses: Vec<IpAddress>,
-    /// Addresses of all hosts, each with the address of the next hop to it.
+    /// Addresses of all hosts, each with the address of the next hop to this host.
     pub hops: Vec<(IpAddress, IpAddress)>,
     /// Local address and backlog of the program's listener.
     pub listener: Option<(Endpoint, u32)>,
@@ -45,13 +46,14 @@ pub struct Launch<'a> {
     pub rng: Rng,
 }
 
-/// Returns the local port of an active open with the embedded stack.
+/// Returns the local port of connection `id`, which a program with the embedded stack opens.
 pub fn local_port(id: u32) -> u16 {
     EMBEDDED_FIRST + id as u16
 }
 
 impl<'a> Launch<'a> {
-    /// Returns the parameters of a start of the mux port program `index`.
+    /// Returns the parameters of a start of program `index`, which has started `earlier` times
+    /// before. `starts` are the active opens of the program.
     pub fn new(
         scenario: &'a Scenario,
         (index, earlier): (usize, u16),

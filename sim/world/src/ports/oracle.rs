@@ -4,11 +4,11 @@
 //!
 //! The oracle sees the frames that a program publishes to its mux port, the frames that the mux
 //! publishes to a program, and every frame that leaves or reaches the host's NIC. The oracle may
-//! miss frames that a hostile program writes over its own memory. The oracle records the mux port
-//! that owns each 3-tuple of protocol, local address and local port ([`Owners`]). The owners change
-//! only between two steps of the service, by calls of `driver.rs`, which opens mux ports and moves
-//! claims. A frame that leaves or arrives in a step is therefore checked against the owners during
-//! that step.
+//! miss frames that a hostile program writes over its own memory. For each 3-tuple (protocol, local
+//! address, local port), the oracle records the mux port that owns the 3-tuple ([`Owners`]). The
+//! owners change only between two steps of the service, by calls of `driver.rs`, which opens mux
+//! ports and moves claims (of 3-tuples for a mux port). A frame that leaves or arrives in a step is
+//! therefore checked against the owners during that step.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ const WAY_TIME_MAX: Duration = Duration::from_secs(1);
 /// The sender of a frame that has left the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sender {
-    /// The engine of the service.
+    /// The service itself: its engine has sent the frame, or may have sent the frame.
     Engine,
     /// The mux port of a well-behaved program.
     Good(PortKey),
@@ -45,7 +45,7 @@ struct Port {
     /// Frames that have arrived at the NIC and are not yet delivered to the mux port: time of
     /// arrival by hash.
     on_the_way: BTreeMap<u64, Instant>,
-    /// Number of frames that were not delivered in time.
+    /// Number of frames that were not delivered within `WAY_TIME_MAX`.
     missing: u64,
 }
 
@@ -61,19 +61,19 @@ pub struct Oracle {
     ports: BTreeMap<PortKey, Port>,
     /// Mux ports that have published a packet, by the packet's fingerprint.
     published: BTreeMap<u64, Vec<PortKey>>,
-    /// Mux ports that have published a frame without a complete TCP or UDP packet, by the frame's
-    /// hash.
+    /// Mux port that has published a frame without a complete, unfragmented TCP or UDP packet, by
+    /// the frame's hash.
     garbage: BTreeMap<u64, PortKey>,
-    /// Number of frames of mux ports that have left the host according to the rules.
+    /// Number of frames of mux ports that have left the host and have passed the checks.
     pub checked_out: u64,
-    /// Number of frames that mux ports have received according to the rules.
+    /// Number of frames that mux ports have received and that have passed the checks.
     pub checked_in: u64,
     /// Number of RST segments of well-behaved mux ports that have left the host.
     pub resets: u64,
 }
 
 impl Oracle {
-    /// Creates the oracle of a host with the given link address, IP addresses and rules.
+    /// Creates the oracle of a host with the given link address, IP addresses and operator's rules.
     pub fn new(mac: MacAddress, addresses: Vec<IpAddress>, rules: PortRulesSpec) -> Self {
         Self {
             owners: Owners::default(),
@@ -104,7 +104,8 @@ impl Oracle {
         self.ports.remove(&key);
     }
 
-    /// Forgets the frames that are not yet delivered to a mux port, because its claims change.
+    /// Forgets the frames that are not yet delivered to a mux port, because the port's claims
+    /// change.
     pub fn forget_arrivals(&mut self, key: PortKey) {
         if let Some(port) = self.ports.get_mut(&key) {
             port.on_the_way.clear();
@@ -133,7 +134,7 @@ impl Oracle {
         count
     }
 
-    /// Records for the operator's rules a packet that reaches the mux.
+    /// Records a packet that reaches the mux, for the checks of the operator's rules.
     fn sees(&mut self, seen: &Seen<'_>) {
         self.rules.sees(seen);
         if let Some(owner) = self.owners.owner(seen.protocol, seen.dst) {
@@ -207,8 +208,9 @@ impl Oracle {
         Ok(Some(owner))
     }
 
-    /// Returns true if the packet may be the RST by which the service refuses a packet. The oracle
-    /// does not know the packets that a hostile program has written over its own memory.
+    /// Returns true if the packet may be the RST by which the service refuses another packet. The
+    /// oracle does not know the packets that a hostile program has written over its own memory. A
+    /// RST to a hostile program may therefore refuse an unknown packet.
     fn may_be_refusal(&self, seen: &Seen<'_>) -> bool {
         let peer = self.owners.owner(seen.protocol, seen.dst);
         let is_hostile = peer.is_some_and(|peer| self.is_hostile(peer));
@@ -216,7 +218,7 @@ impl Oracle {
     }
 
     /// Checks that the operator's rules permit a packet of a mux port. `sender` is `Out` if the
-    /// program has sent the packet.
+    /// program has sent the packet, and `In` if the program receives the packet.
     fn check_rules(
         &self,
         now: Instant,
@@ -287,8 +289,9 @@ impl Oracle {
         }
     }
 
-    /// Checks that the frames for a mux port were delivered in time, except `overruns` frames.
-    /// Frames for a hostile program may be missing.
+    /// Checks that the frames for a mux port were delivered within `WAY_TIME_MAX`, except at most
+    /// `overruns` frames, for which the port's ring had no room. For a hostile program, any number
+    /// of frames may be missing.
     pub fn check_arrivals(
         &mut self,
         now: Instant,

@@ -1,15 +1,18 @@
-//! The oracle's record of the mux port that owns each 3-tuple (protocol, local address, local
-//! port). The mux shares a host's NIC between the service and programs with their own stacks. A
-//! *mux port* is the pair of packet rings between one of these programs and the mux. The mux's
-//! driver in the simulator (`driver.rs`) makes each claim, move and release in the mux and also in
-//! this record. The record shares no code with the claims in the mux.
+//! A record of the mux port that owns each 3-tuple (protocol, local address, local port). The
+//! oracle (`oracle.rs`) checks the mux against this record.
+//!
+//! The mux shares a host's NIC between the service and programs with their own stacks. A *mux port*
+//! is the pair of packet rings between one of these programs and the mux. A *claim* makes a mux
+//! port the owner of a 3-tuple: the mux port then sends and receives the packets of the 3-tuple.
+//! The mux's driver in the simulator (`driver.rs`) makes each claim, move and release in the mux
+//! and also in this record. The record shares no code with the claims in the mux.
 
 use std::collections::BTreeMap;
 
 use tidelane_wire::{Endpoint, IpAddress};
 
-/// Number of a mux port in the run. Unlike the mux's own numbers for its ports, the number is not
-/// reused.
+/// Number of a mux port in the run. A `PortKey` is never reused, unlike the number of a mux port in
+/// the mux (`PortId`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortKey(pub u32);
 
@@ -21,7 +24,7 @@ struct Owned {
     owner: PortKey,
 }
 
-/// The owners of all 3-tuples.
+/// The owners of all claimed 3-tuples.
 #[derive(Clone, Debug, Default)]
 pub struct Owners {
     /// Claims by protocol and local port.
@@ -35,7 +38,9 @@ impl Owned {
 }
 
 impl Owners {
-    /// Returns true, and records the claim, if a claim of `key` must succeed.
+    /// Returns true if the mux must accept a claim of `local` for the mux port `key`: if the mux
+    /// port already has this claim, or if no recorded claim overlaps. Records a new claim that the
+    /// mux must accept.
     pub fn claim(&mut self, key: PortKey, protocol: u8, local: Endpoint) -> bool {
         let addr = local.addr;
         let is_overlapped = self.overlaps(protocol, local);
@@ -49,7 +54,9 @@ impl Owners {
         !is_overlapped
     }
 
-    /// Returns true if a recorded claim overlaps with a claim of `local`.
+    /// Returns true if a recorded claim overlaps with a claim of `local`. Two claims of one
+    /// protocol and one port number overlap if they have the same address, or if an address is
+    /// unspecified.
     pub fn overlaps(&self, protocol: u8, local: Endpoint) -> bool {
         let here = self.owned.get(&(protocol, local.port));
         let overlaps = |old: &Owned| local.addr.is_unspecified() || old.covers(local.addr);

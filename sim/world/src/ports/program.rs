@@ -1,5 +1,5 @@
-//! A well-behaved program on a mux port, the pair of packet rings through which the program, with a
-//! TCP/IP stack of its own, shares the NIC.
+//! A well-behaved program on a mux port. A mux port is a pair of packet rings through which a
+//! program with a TCP/IP stack of its own shares the NIC.
 
 use std::sync::Arc;
 
@@ -22,7 +22,9 @@ const FULL_RETRY: Duration = Duration::from_micros(50);
 
 /// The stack of a program, with the program's connections.
 enum Running {
+    /// Tidelane's embedded stack (`app/embedded`), which runs in the program.
     Embedded(EmbeddedProgram),
+    /// smoltcp, an independent implementation of TCP/IP.
     Smoltcp(Box<SmoltcpProgram>),
 }
 
@@ -46,8 +48,9 @@ pub struct PortProgram {
     /// The checks of the mux port's counters.
     pub checks: ProgramChecks,
     running: Running,
+    /// The doorbell that the service rings to wake the program.
     doorbell: Arc<Doorbell>,
-    /// Longest delay from the doorbell to the program's run.
+    /// Longest delay from the ring of the doorbell to the program's run.
     wake_time_max: Duration,
     rng: Rng,
 }
@@ -66,7 +69,7 @@ impl SmoltcpProgram {
         }
         self.host.run(now, run_state)?;
         for frame in self.host.take_frames() {
-            // Without room, the frame is lost, as in a NIC with a full queue.
+            // If the ring has no room, the frame is lost, as in a NIC with a full queue.
             if let Some(room) = self.end.tx_frame() {
                 room[..frame.len()].copy_from_slice(&frame);
                 self.end.tx_commit(frame.len(), TxChecksum::Done);
@@ -120,10 +123,12 @@ impl PortProgram {
         }
     }
 
-    /// Runs the program until it would sleep, and schedules its next run. A retired program has
-    /// handed its mux port's claims over to another program: with the embedded stack, the program
-    /// runs only the stack, and with smoltcp, the program does nothing. Returns true if the program
-    /// has published frames.
+    /// Runs the program until it would sleep, and schedules its next run. Returns true if the
+    /// program has published frames since the last call.
+    ///
+    /// A retired program is an old version, whose claims (the 3-tuples whose packets its mux port
+    /// got) have moved to a new version. If a retired program has the embedded stack, only the
+    /// stack runs. If a retired program has smoltcp, nothing runs.
     pub fn run(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         let due = match &mut self.running {
             Running::Embedded(program) if self.checks.is_retired => program.poll(now),
@@ -148,8 +153,8 @@ impl PortProgram {
         }
     }
 
-    /// Returns the connection ends that the program has not yet closed: the number of the
-    /// connection, if it is known, and the role of the program.
+    /// Returns the connection ends that the program has not yet closed. For each end, returns the
+    /// number of the connection (`None` if the number is unknown) and the role of the program.
     pub fn open_ends(&self) -> Vec<(Option<u32>, Role)> {
         match &self.running {
             Running::Embedded(program) => program.open_ends(),
@@ -157,7 +162,7 @@ impl PortProgram {
         }
     }
 
-    /// Describes the open connections.
+    /// Describes the state of the program's connections.
     pub fn describe(&self) -> String {
         match &self.running {
             Running::Embedded(program) => program.describe(),
@@ -173,7 +178,7 @@ impl PortProgram {
         }
     }
 
-    /// Returns true if the stack has no state of any connection.
+    /// Returns true if the program is idle and its stack has no state of any connection.
     pub fn is_over(&self) -> bool {
         match &self.running {
             Running::Embedded(program) => program.is_over(),
@@ -181,7 +186,8 @@ impl PortProgram {
         }
     }
 
-    /// Returns true if the program uses smoltcp, to whose segments the wire rules do not apply.
+    /// Returns true if the program uses smoltcp. The wire rules (`wire_rules.rs`) do not apply to
+    /// the segments of smoltcp.
     pub fn is_smoltcp(&self) -> bool {
         matches!(self.running, Running::Smoltcp(_))
     }

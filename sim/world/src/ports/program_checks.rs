@@ -9,7 +9,7 @@ use crate::ledger::{Violation, violation};
 
 /// Name of the rule that the mux refuses no packet of a well-behaved stack.
 const HONEST: &str = "no packet of an honest stack is refused";
-/// Name of the rule about the rate.
+/// Name of the rule about the rate at which the mux port sends.
 const RATE: &str = "a port sends at most at its rate";
 /// Length of an Ethernet header in bytes.
 const ETHERNET: usize = 14;
@@ -22,10 +22,11 @@ pub struct ProgramChecks {
     key: PortKey,
     /// Number of packets that the program has published.
     published: u64,
-    /// Number of published frames that are longer than the smallest MTU of the run, or that are GSO
-    /// frames with segments that may be longer.
+    /// Number of published frames that may be too long for the smallest MTU of the run: frames that
+    /// are longer than this MTU permits, and GSO frames (which the mux splits into segments) whose
+    /// segments may be longer.
     long: u64,
-    /// Number of segments of these frames, minus the number of these frames.
+    /// Number of packets in the frames that `long` counts, minus the number of these frames.
     long_segments: u64,
     /// The smallest MTU of the run in bytes. `None` if the MTU does not change.
     mtu_min: Option<u32>,
@@ -34,20 +35,23 @@ pub struct ProgramChecks {
     stray_resets: u64,
     /// True if the program uses smoltcp.
     is_smoltcp: bool,
-    /// Number of packets that found no room in the ring to the program, at the last check.
+    /// Number of packets that have found no room in the ring to the program, as the mux had counted
+    /// them at the most recent check.
     pub overruns: u64,
     /// True if the claims have moved to another mux port, so that the mux refuses the program's
     /// packets.
     pub is_retired: bool,
-    /// The limits of the mux port's rate.
+    /// The check of the rate at which the mux port sends.
     pub rate: RateCheck,
-    /// The check of the mux port's tap. `None` without a tap.
+    /// The check of the mux port's tap, which copies the frames for a capture. `None` without a
+    /// tap.
     pub tap: Option<TapCheck>,
 }
 
 impl ProgramChecks {
-    /// Creates the checks of a mux port without a limit of its rate and without a tap. `mtu_min` is
-    /// the smallest MTU of the run in bytes, if the MTU changes.
+    /// Creates the checks of a mux port without a rate limit and without a tap. The caller may then
+    /// set the fields `rate` and `tap`. `mtu_min` is the smallest MTU of the run in bytes, or
+    /// `None` if the MTU does not change.
     pub fn new(key: PortKey, mtu_min: Option<u32>, is_smoltcp: bool) -> Self {
         Self {
             key,
@@ -64,8 +68,9 @@ impl ProgramChecks {
         }
     }
 
-    /// Records a frame that the program has published, with its number of packets. `segment_size`
-    /// is the number of payload bytes of a segment, and zero for a frame without GSO.
+    /// Records a frame that the program has published. `segment_size` is the number of payload
+    /// bytes of a segment, and zero for a frame without GSO. `packets` is the number of packets in
+    /// the frame.
     pub fn publish(&mut self, frame: &[u8], segment_size: u16, packets: u64) {
         self.published += packets;
         let is_reset = frame::read(frame).is_some_and(|seen| seen.is_reset());
@@ -90,8 +95,8 @@ impl ProgramChecks {
         violation(now, rule, format!("{:?}: {counters:?}; {self:?}", self.key))
     }
 
-    /// Checks the counters after a step of the service. `may_overrun` is true if the step may have
-    /// found no room in the ring to the program.
+    /// Checks the counters after a step of the service. `may_overrun` is true if a packet of the
+    /// step may have found no room in the ring to the program.
     pub fn check_step(
         &mut self,
         now: Instant,
@@ -108,7 +113,7 @@ impl ProgramChecks {
         Ok(())
     }
 
-    /// Checks the mux port's rate for a frame that has left the host.
+    /// Checks that the limit of bytes per second permits a frame that has left the host.
     pub fn check_leaving(&mut self, now: Instant, frame: &[u8]) -> Result<(), Violation> {
         match self.rate.leaves(now, frame.len()) {
             true => Ok(()),
@@ -116,9 +121,9 @@ impl ProgramChecks {
         }
     }
 
-    /// Checks that the mux has refused no packet without a reason. There are three reasons: a
-    /// retired program has lost its 3-tuples, a packet may be longer than the MTU, and a rule may
-    /// refuse a RST of smoltcp.
+    /// Checks that each refusal of a packet has one of three reasons: the program is retired and
+    /// has lost its 3-tuples, the packet may have been longer than the MTU, or the packet may have
+    /// been a RST of smoltcp that a rule refuses.
     fn check_refused(&self, now: Instant, counters: &PortCounters) -> Result<(), Violation> {
         let is_right = |(refusal, count): (&SendRefusal, &u64)| match refusal {
             SendRefusal::SourcePort => self.is_retired,
@@ -132,8 +137,8 @@ impl ProgramChecks {
         }
     }
 
-    /// Checks that the mux has lost no packet, and has refused none without a reason. Without room
-    /// in the NIC, a packet has to wait.
+    /// Checks that the mux has lost no packet, and has refused no packet without a reason. If the
+    /// NIC has no room for a packet, the mux must let the packet wait.
     pub fn check_unsent(&self, now: Instant, counters: &PortCounters) -> Result<(), Violation> {
         self.check_refused(now, counters)?;
         match counters.lost {
@@ -143,7 +148,8 @@ impl ProgramChecks {
     }
 
     /// Checks the counters of the closed mux port. `is_drained` is true if the mux had taken all
-    /// packets of the program.
+    /// packets of the program, and no packet waited for the NIC. If `is_drained` is false, checks
+    /// only the refused packets.
     pub fn check_end(
         &self,
         now: Instant,
@@ -154,7 +160,8 @@ impl ProgramChecks {
         if !is_drained {
             return Ok(());
         }
-        // A refused GSO frame counts as one packet.
+        // A refused GSO frame counts as one packet, so the mux may have counted fewer packets than
+        // the program has published.
         let counted = counters.sent + counters.refused.values().sum::<u64>();
         let fewest = self.published - self.long_segments;
         if !self.is_retired && !(fewest..=self.published).contains(&counted) {

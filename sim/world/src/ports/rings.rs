@@ -1,28 +1,34 @@
-//! The pair of packet rings of a mux port, through which a program with a TCP/IP stack of its own
-//! shares the NIC, with an observer of both rings.
+//! The two packet rings of a mux port, and an observer of both rings. Through a mux port, a program
+//! with a TCP/IP stack of its own shares the NIC.
 //!
-//! The observer reads the rings with its own consumers, which free no room. The world lets the
-//! observer read after each step of the service and each run of a program, so the observer misses
-//! no frame unless a hostile program overwrites its memory.
+//! The observer reads the rings with its own consumers, which free no room in the rings. The
+//! observer reads after each step of the service and after each run of a program. The observer
+//! therefore misses no frame of a well-behaved program. The observer may miss frames of a hostile
+//! program that overwrites its own memory.
 
 use std::sync::Arc;
 
 use tidelane_packet_ring::ServiceEnd;
 use tidelane_ring::{Corrupt, Doorbell, PacketConsumer, PortRegions, Region};
 
-/// Offsets in bytes of the two indices in a memory (`tidelane_abi::port::PortHead`).
+/// Offset in bytes of the index `produced` in a memory of a mux port
+/// (`tidelane_abi::port::PortHead`): the number of units that the memory's writer has produced.
 const PRODUCED: u64 = 0;
+/// Offset in bytes of the index `consumed`. A mux port has two memories, and each end writes one
+/// memory and reads the other. The writer of this memory stores here how many units it has consumed
+/// from the memory that it reads.
 const CONSUMED: u64 = 64;
 /// Length of a unit of a packet ring in bytes.
 const UNIT: u32 = 16;
-/// Largest number of units for one frame: a frame of 2,048 bytes with its head, after an entry that
-/// skips the end of the ring.
+/// Largest number of units that the mux needs for one frame: a frame of 2,048 bytes with its head,
+/// after an entry that skips the end of the ring.
 const NEEDED_MAX: u32 = 2 * 129;
 
 /// The two packet rings of a mux port.
 #[derive(Debug)]
 pub struct Rings {
-    /// The memories of both rings, as the program maps them.
+    /// The memories of both rings, as the program maps them. The program writes the memory `own`,
+    /// and the mux writes the memory `peer`.
     pub program: PortRegions,
     /// The observer's consumer of the ring from the program.
     from_program: PacketConsumer,
@@ -44,7 +50,8 @@ impl Rings {
         doorbell: Option<Arc<Doorbell>>,
     ) -> std::io::Result<(Self, ServiceEnd)> {
         let (service, program) = PortRegions::heap(ring_len)?;
-        // The observer's consumers write their indices to this memory, so they free no room.
+        // The observer's consumers write their indices to this memory instead of the program's or
+        // the mux's memory, so they free no room in the rings.
         let aside = Arc::new(Region::heap(program.own.len())?);
         let observe = |memory: &Arc<Region>| {
             PacketConsumer::new(&PortRegions {
@@ -79,7 +86,8 @@ impl Rings {
                 Err(Corrupt) => self.is_corrupt = true,
             }
         }
-        // The program may have skipped the end of the ring without a further frame.
+        // The program may have skipped the end of the ring without a further frame. `take` has then
+        // returned `None`, but has passed the entry that skips the end.
         self.from_program.release();
     }
 
@@ -124,9 +132,9 @@ impl Rings {
         index(&self.program.own, PRODUCED) == index(&self.program.peer, CONSUMED)
     }
 
-    /// Returns true if only the rings refer to the memories.
+    /// Returns true if only this `Rings` refers to the memories.
     pub fn are_free(&self) -> bool {
-        // The observer has one clone of each memory.
+        // `program` has one reference to each memory, and the observer has another reference.
         let holders = [&self.program.own, &self.program.peer].map(Arc::strong_count);
         holders == [2, 2]
     }

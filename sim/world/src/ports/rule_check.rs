@@ -1,11 +1,12 @@
 //! A check of the operator's rules for packets of mux ports. A mux port is a pair of packet rings
 //! through which a program with a TCP/IP stack of its own shares the NIC.
 //!
-//! A SYN without ACK may pass if the rules accept its sender as the opener. Any other packet may
-//! pass in two cases: if the rules accept each side as the opener of the connection, or if a side
-//! that the rules accept as the opener has sent a SYN or a UDP datagram before. The check records
-//! the SYNs and datagrams for the whole run. The service forgets some of them, so the service may
-//! deny more packets than the check.
+//! The rules decide by the program's user, by the local port, and by the *opener*: the side that
+//! opens the connection. A SYN without ACK may pass if the rules accept its sender as the opener.
+//! Any other packet may pass in two cases: if the rules accept each side as the opener, or if a
+//! side that the rules accept as the opener has sent a SYN or a UDP datagram between the same
+//! endpoints before. The check records the SYNs and datagrams for the whole run. The service
+//! forgets some of them, so the service may deny packets that the check permits.
 
 use std::collections::BTreeSet;
 
@@ -17,13 +18,14 @@ use super::{frame::Seen, rules::PortRulesSpec};
 /// Protocol number, then the address and port of the sender, and of the receiver.
 type Directed = (u8, [u8; 16], u16, [u8; 16], u16);
 
-/// The rules, with the packets that the mux has had to judge.
+/// The rules, with records of the packets that the mux has had to judge.
 #[derive(Debug, Default)]
 pub struct RuleCheck {
     rules: PortRulesSpec,
-    /// The SYNs and datagrams, which may have opened a connection.
+    /// The SYNs without ACK and the UDP datagrams, which may have opened a connection.
     openings: BTreeSet<Directed>,
-    /// The packets that the service may have refused by a RST. Empty if no rule refuses.
+    /// The packets that the service may have refused by a RST. Empty if no rule has the action
+    /// `Refuse`.
     refusals: BTreeSet<Directed>,
 }
 
@@ -37,7 +39,7 @@ impl RuleCheck {
         }
     }
 
-    /// Records a packet that reaches the mux, if the packet may open a connection.
+    /// If a packet that reaches the mux may open a connection, records the packet.
     pub fn sees(&mut self, seen: &Seen<'_>) {
         if !self.rules.is_empty() && seen.may_open() {
             let sent = directed(seen.protocol, seen.src, seen.dst);
@@ -45,9 +47,9 @@ impl RuleCheck {
         }
     }
 
-    /// Records a packet that the mux judges for the mux port of a hostile or a well-behaved
-    /// program, if the service may refuse the packet by a RST. `sender` is `Out` if the program has
-    /// sent the packet.
+    /// Records a packet that a mux port sends or receives, but only if the service may refuse the
+    /// packet by a RST. `is_hostile` is true if the program of the mux port is hostile. `sender` is
+    /// `Out` if the program has sent the packet, and `In` if the peer has sent the packet.
     pub fn judges(&mut self, is_hostile: bool, sender: Direction, seen: &Seen<'_>) {
         if self.rules.has_refusals() && !self.is_sure(is_hostile, sender, seen) {
             let sent = directed(seen.protocol, seen.src, seen.dst);
@@ -55,16 +57,17 @@ impl RuleCheck {
         }
     }
 
-    /// Returns true if the service may have sent this packet, a RST, because the rules have refused
-    /// a packet. `may_be_unseen` is true if the check may not have seen the refused packet.
+    /// Returns true if `reset` is a RST by which the service may have refused a packet of the
+    /// opposite direction. `may_be_unseen` is true if the check may have missed the refused packet.
     pub fn may_refuse_by(&self, reset: &Seen<'_>, may_be_unseen: bool) -> bool {
         let refused = directed(reset.protocol, reset.dst, reset.src);
         let is_known = may_be_unseen || self.refusals.contains(&refused);
         reset.is_reset() && self.rules.has_refusals() && is_known
     }
 
-    /// Returns true if the rules permit a packet of the mux port of a hostile or a well-behaved
-    /// program. `sender` is `Out` if the program has sent the packet.
+    /// Returns true if the rules permit a packet that a mux port sends or receives. `is_hostile` is
+    /// true if the program of the mux port is hostile. `sender` is `Out` if the program has sent
+    /// the packet, and `In` if the peer has sent the packet.
     pub fn permits(&self, is_hostile: bool, sender: Direction, seen: &Seen<'_>) -> bool {
         let (local, peer) = ends(sender, seen);
         let has_opened = |(opener, from, to)| {
@@ -76,7 +79,7 @@ impl RuleCheck {
             || (!seen.is_first() && openings.into_iter().any(has_opened))
     }
 
-    /// Returns true if the rules permit a packet whatever has been sent before.
+    /// Returns true if the rules permit a packet regardless of earlier packets.
     fn is_sure(&self, is_hostile: bool, sender: Direction, seen: &Seen<'_>) -> bool {
         let (local, _) = ends(sender, seen);
         let accepts = |opener| self.rules.accepts(is_hostile, opener, local.port);
@@ -87,7 +90,7 @@ impl RuleCheck {
     }
 }
 
-/// Returns the end of the mux port and the peer's end.
+/// Returns the endpoint of the program on the mux port, and then the peer's endpoint.
 fn ends(sender: Direction, seen: &Seen<'_>) -> (Endpoint, Endpoint) {
     match sender {
         Direction::Out => (seen.src, seen.dst),
@@ -132,7 +135,7 @@ mod tests {
             .expect("both endpoints have one IP version")
     }
 
-    /// Returns true if the check permits a packet of a mux port, after the check has seen the
+    /// Shows a packet of a mux port to the check. Returns true if the check then permits the
     /// packet.
     fn permits(check: &mut RuleCheck, is_hostile: bool, sender: Direction, frame: &[u8]) -> bool {
         let seen = read(frame).expect("a packet");
@@ -159,7 +162,8 @@ mod tests {
         assert!(permits(&mut check, false, inbound, &from_peer(syn | ack)));
         assert!(permits(&mut check, false, outbound, &from_port(ack)));
         assert!(!permits(&mut check, false, inbound, &from_peer(syn)));
-        // The rule holds neither for other local ports nor for another user.
+        // The rule does not apply to the local port of a listener. The rule does not apply to the
+        // user of the hostile programs either.
         let to_listener = frame(TCP, PEER, local(1000), syn);
         assert!(permits(&mut check, false, inbound, &to_listener));
         assert!(permits(&mut check, true, inbound, &from_peer(syn)));

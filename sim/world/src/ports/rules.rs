@@ -1,6 +1,6 @@
-//! The operator's rules for the mux ports of a run, and the users of the programs, whom the rules
-//! distinguish. A mux port is a pair of packet rings through which a program with a TCP/IP stack of
-//! its own shares the NIC.
+//! The operator's rules for the mux ports of a run, and the users of the programs on these ports.
+//! The rules distinguish the programs by their users. A mux port is a pair of packet rings through
+//! which a program with a TCP/IP stack of its own shares the NIC.
 
 use std::{ops::RangeInclusive, sync::Arc};
 
@@ -10,13 +10,13 @@ use tidelane_host::{Action, Associations, Credentials, Direction, PortOwner, Rul
 const GOOD_USER: u32 = 60_001;
 /// User id of the hostile programs.
 const HOSTILE_USER: u32 = 60_002;
-/// Local ports of the listeners of well-behaved programs on mux ports.
+/// Local TCP ports of the listeners of well-behaved programs on mux ports.
 const LISTENING: RangeInclusive<u16> = 1000..=1999;
-/// Local ports of the connections that well-behaved programs on mux ports open.
+/// Local TCP ports of the connections that well-behaved programs on mux ports open.
 const OPENING: RangeInclusive<u16> = 20_000..=u16::MAX;
 
-/// The operator's rules. The rules accept every connection of the plan. A field of `None` means
-/// that the rule does not exist.
+/// The operator's rules. The rules deny only connections that the scenario does not plan. `None` in
+/// a field means that the rule does not exist.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PortRulesSpec {
     /// The action on a connection that a peer opens to a local port from which a well-behaved
@@ -25,8 +25,8 @@ pub struct PortRulesSpec {
     /// The action on a connection that a well-behaved program opens from the local port of a
     /// listener.
     pub opened_by_listener: Option<Action>,
-    /// The action on a connection of a hostile program that the given side opens. A side of `None`
-    /// means both.
+    /// The action on a connection of a hostile program, and the side that opens the connection: the
+    /// peer (`In`) or the program (`Out`). If the side is `None`, the rule applies to both sides.
     pub hostile: Option<(Action, Option<Direction>)>,
 }
 
@@ -36,7 +36,7 @@ impl PortRulesSpec {
         self.actions().all(|action| action.is_none())
     }
 
-    /// Returns true if the service may answer denied packets by a RST.
+    /// Returns true if the service may answer denied packets with a RST.
     pub fn has_refusals(&self) -> bool {
         self.actions().any(|action| action == Some(Action::Refuse))
     }
@@ -46,7 +46,7 @@ impl PortRulesSpec {
         [self.opened_by_peer, self.opened_by_listener, hostile].into_iter()
     }
 
-    /// Returns the rules, in the order of the checks.
+    /// Returns the rules, in the order in which the service checks them.
     fn rules(&self) -> Vec<Rule> {
         let of_good = |direction, ports: &RangeInclusive<u16>, action| Rule {
             action,
@@ -71,14 +71,15 @@ impl PortRulesSpec {
             .collect()
     }
 
-    /// Returns the rules for the service.
+    /// Returns the rules for the service. The service accepts a connection to which no rule
+    /// applies.
     pub fn rule_set(&self) -> RuleSet {
         RuleSet::new(self.rules(), Action::Accept)
     }
 
-    /// Returns true if the rules accept a connection that `opener` opens. `local_port` is the port
-    /// number of the connection's end at the mux port. The function shares no code with the rules
-    /// of the service.
+    /// Returns true if the rules accept a connection that `opener` opens. `is_hostile` is true if
+    /// the program on the mux port is hostile. `local_port` is the program's TCP or UDP port
+    /// number. The function shares no code with the rules of the service.
     pub fn accepts(&self, is_hostile: bool, opener: Direction, local_port: u16) -> bool {
         if is_hostile {
             let denied = self.hostile;
@@ -99,7 +100,7 @@ pub struct ProgramOwners {
 }
 
 impl ProgramOwners {
-    /// Creates the users, without connections.
+    /// Creates the users. Each user has an empty table of connections.
     pub fn new() -> Self {
         let owner = |uid: u32| {
             let credentials = Credentials {

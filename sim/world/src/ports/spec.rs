@@ -13,9 +13,9 @@ use crate::smoltcp_spec::SmoltcpSpec;
 /// The TCP/IP stack of a program on a mux port.
 #[derive(Clone, Debug)]
 pub enum PortStack {
-    /// The embedded stack, with the configuration of its engine.
+    /// Tidelane's embedded stack (`app/embedded`), with the configuration of its engine.
     Embedded(Box<EngineConfig>),
-    /// smoltcp.
+    /// smoltcp, an independent implementation of TCP/IP.
     Smoltcp(SmoltcpSpec),
 }
 
@@ -27,10 +27,11 @@ pub struct PortSpec {
     pub program: usize,
     /// The program's stack.
     pub stack: PortStack,
-    /// Length of each packet ring in bytes.
+    /// Capacity of each packet ring in bytes.
     pub ring_len: u32,
-    /// True if active opens claim their local port at the unspecified address instead of one
-    /// address.
+    /// For each active open, the program claims the local port: at all addresses (the unspecified
+    /// address) if true, at one address if false. False if the program claims the port at one
+    /// address. A claim gives the packets of an address and a port to the mux port.
     pub claims_all: bool,
     /// Limits of the rate at which the program may send.
     pub rate: SendRate,
@@ -41,12 +42,12 @@ pub struct PortSpec {
 /// Parameters of a hostile program on a mux port.
 #[derive(Clone, Debug)]
 pub struct HostileSpec {
-    /// Length of each packet ring in bytes.
+    /// Capacity of each packet ring in bytes.
     pub ring_len: u32,
     /// Time of the first turn, in which the program opens its mux port.
     pub start: Instant,
-    /// Longest time between two turns, except while the program waits for the driver. In most
-    /// turns, the program misbehaves once.
+    /// Longest time between two turns, except while the program waits for the mux's driver
+    /// (`driver.rs`) to close its mux port. In most turns, the program misbehaves once.
     pub every: Duration,
     /// Largest number of misbehaviours.
     pub count: u32,
@@ -57,7 +58,7 @@ pub struct HostileSpec {
 /// A planned end of a well-behaved program on a mux port.
 #[derive(Clone, Copy, Debug)]
 pub struct PortChange {
-    /// Time of the change.
+    /// Time of the end.
     pub at: Instant,
     /// Index of the program in [`PortsSpec::programs`].
     pub index: usize,
@@ -73,11 +74,12 @@ pub enum ChangeKind {
         /// Time from the death to the next start. `None` if the program does not start again.
         restart_after: Option<Duration>,
     },
-    /// A new version of the program takes over the claims.
+    /// A new version of the program takes over the claims (the 3-tuples of protocol, local address
+    /// and local port whose packets go to the mux port).
     HandOver {
-        /// True if all claims move at once. False if they move one by one.
+        /// True if one call moves all claims. False if each call moves one claim.
         all: bool,
-        /// Time for which the mux port of the old version stays open.
+        /// Time for which the mux port of the old version stays open after the claims have moved.
         lasts: Duration,
     },
 }
@@ -91,13 +93,14 @@ pub struct PortsSpec {
     pub programs: Vec<PortSpec>,
     /// Hostile programs.
     pub hostile: Vec<HostileSpec>,
-    /// Planned ends of well-behaved programs, in the order of time.
+    /// Planned deaths and handovers of well-behaved programs, in the order of time.
     pub changes: Vec<PortChange>,
-    /// Longest time until the mux's driver (`driver.rs`, not a NIC driver) closes a port that a
-    /// hostile program gives up, or a port in whose rings the mux has found an impossible value.
+    /// Longest time until the mux's driver (`driver.rs`, not a NIC driver) closes a mux port that a
+    /// hostile program gives up, or a mux port in whose rings the mux has found an impossible
+    /// value.
     pub answer_time_max: Duration,
-    /// Largest number of sent frames whose memory the host's NIC frees between two steps. `None`
-    /// means no limit.
+    /// Largest number of sent frames whose memory the host's NIC frees between two steps of the
+    /// service. `None` means no limit.
     pub nic_rate: Option<u32>,
     /// True if the run is compared with a run without the hostile programs.
     pub is_compared: bool,

@@ -10,8 +10,9 @@ use tidelane_packet_io::{Tap, TapOptions};
 
 use super::frame;
 
-/// The tap's buffer is full after some frames. The capture lacks the later frames, but the tap
-/// still shows them to its filter, and the mux still forwards them.
+/// Limits of a tap. The tap's buffer is so small that it is full after some frames. The capture
+/// lacks the later frames, but the tap still shows them to its filter, and the mux still forwards
+/// them.
 const OPTIONS: TapOptions = TapOptions {
     snap_len: 100,
     buffer_len: 10_000,
@@ -45,7 +46,7 @@ impl TapCheck {
         self.add(frame, -1);
     }
 
-    /// Returns true if the tap has seen the observed frames and no others.
+    /// Returns true if the tap has seen each frame as often as the observer.
     pub fn is_balanced(&self) -> bool {
         self.lock().is_empty()
     }

@@ -42,7 +42,8 @@ impl Scenario {
     }
 
     /// Adds a client to each direct host and to the smoltcp host. Adds a listener to the first
-    /// direct host, and to most of the other hosts of these kinds.
+    /// direct host. Adds a listener to each of the other direct hosts and to the smoltcp host with
+    /// a probability of 60 %. Changes nothing if the theme is not `Direct`.
     pub(crate) fn add_direct_programs(&mut self, rng: &mut Rng) {
         if self.theme != Theme::Direct {
             return;
@@ -63,8 +64,8 @@ impl Scenario {
         }
     }
 
-    /// Selects another client for `plan`, so that one end is on a direct host and the other end on
-    /// another host of any kind. Changes nothing without the theme `Direct`.
+    /// Selects a new client for `plan`, so that one end of the connection is on a direct host, and
+    /// the other end is on any other host. Changes nothing if the theme is not `Direct`.
     pub(crate) fn choose_direct_client(&self, rng: &mut Rng, plan: &mut ConnectionPlan) {
         if self.theme != Theme::Direct {
             return;
@@ -82,7 +83,8 @@ impl Scenario {
     }
 
     /// Adds faults of direct hosts, and changes of the path MTU. smoltcp has no path MTU discovery,
-    /// so the path MTU does not change in a scenario with smoltcp.
+    /// so the path MTU does not change in a scenario with smoltcp. Changes nothing if the theme is
+    /// not `Direct`.
     pub(crate) fn add_direct_faults(&mut self, rng: &mut Rng) {
         if self.theme != Theme::Direct {
             return;

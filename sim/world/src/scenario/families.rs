@@ -1,9 +1,9 @@
-//! The IP versions and the narrow path of a scenario. The narrow path is the path between routers
-//! with an MTU below 1500 bytes.
+//! The IP versions and the narrow path of a scenario. The path between the two routers is narrow if
+//! its MTU is below 1500 bytes.
 //!
-//! The IP versions and the MTU are drawn from separate random streams, so the other parameters of a
-//! seed do not depend on these draws. [`Scenario::plain`] returns a scenario with IPv4 only and
-//! without narrow paths.
+//! The IP versions and the MTU of the narrow path are drawn from separate sequences of random
+//! numbers, so the other parameters of a seed do not depend on these draws. [`Scenario::plain`]
+//! returns a scenario with IPv4 only and without a narrow path.
 
 use tidelane_netem::Rng;
 
@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl Scenario {
-    /// Gives IPv6 to each host whose MTU permits IPv6. Draws the IP versions of listeners and of
-    /// connections, and the MTU of the path between routers.
+    /// Gives IPv6 to each host with a service if the host's MTU permits IPv6. Draws the IP versions
+    /// of listeners and of connections, and the MTU of the path between the routers.
     pub(crate) fn add_families(&mut self, rng: &Rng) {
         let mut own = rng.fork(1);
         let share = [0, 500_000, 500_000, 1_000_000][own.below(4) as usize];
@@ -40,8 +40,9 @@ impl Scenario {
         self.narrow(&mut rng.fork(2));
     }
 
-    /// Draws whether the path between routers is narrow, and its MTU in one or both directions. A
-    /// scenario with smoltcp has no narrow path, because smoltcp lacks path MTU discovery.
+    /// Draws whether the path between the routers is narrow. If so, draws its MTU, and whether the
+    /// MTU applies in one direction or in both directions. A scenario with smoltcp has no narrow
+    /// path, because smoltcp lacks path MTU discovery.
     fn narrow(&mut self, rng: &mut Rng) {
         let has_smoltcp =
             self.smoltcp.is_some() || self.ports.as_ref().is_some_and(PortsSpec::has_smoltcp);
@@ -62,7 +63,8 @@ impl Scenario {
         }
     }
 
-    /// Returns the same scenario with IPv4 only and without narrow paths.
+    /// Returns the same scenario with IPv4 only, without a narrow path, and without changes of the
+    /// path MTU.
     pub fn plain(mut self) -> Self {
         self.hosts.iter_mut().for_each(|host| host.ipv6 = false);
         self.direct.iter_mut().for_each(|host| host.ipv6 = false);

@@ -33,7 +33,7 @@ const MTU_MIN_V6: u32 = 1280;
 const COMPARED_DELAY_MAX: Duration = Duration::from_millis(1);
 /// Backlog of listeners in a compared run, larger than the number of connections.
 const COMPARED_BACKLOG: u32 = 1024;
-/// Smallest packet ring of a well-behaved program in a compared run, in bytes.
+/// Smallest capacity of a packet ring of a well-behaved program in a compared run, in bytes.
 const COMPARED_RING_LEN: u32 = 1 << 19;
 
 impl Scenario {
@@ -139,7 +139,9 @@ impl Scenario {
         self.faults.sort_by_key(Fault::at);
     }
 
-    /// Draws the planned deaths and handovers of programs on mux ports.
+    /// Draws the planned deaths and handovers of programs on mux ports. In a handover, a new
+    /// version of a program takes over the 3-tuples (protocol, local address, local port) of the
+    /// old version.
     pub(crate) fn add_port_changes(&mut self, rng: &mut Rng) {
         let last = self.connections.last().map_or(0, |plan| plan.start.0);
         let Some(ports) = &mut self.ports else {
@@ -221,7 +223,7 @@ impl Scenario {
 }
 
 impl PortSpec {
-    /// Draws the limits of the rate, and whether a tap copies the frames.
+    /// Draws the rate limits of the mux port, and whether a tap copies its frames for a capture.
     fn draw_limits(&mut self, rng: &mut Rng) {
         let packets = rng.chance_ppm(200_000).then(|| 1 << rng.between(9, 14));
         let bytes = rng.chance_ppm(200_000).then(|| 1 << rng.between(18, 24));
@@ -247,6 +249,7 @@ fn new_rules(rng: &mut Rng) -> PortRulesSpec {
     }
 }
 
+/// Draws the parameters of a hostile program.
 fn new_hostile(rng: &mut Rng) -> HostileSpec {
     let all = rng.chance_ppm(400_000);
     let mut harms = Harm::ALL.to_vec();

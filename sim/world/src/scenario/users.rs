@@ -9,7 +9,7 @@ use crate::program_spec::Behaviour;
 /// User id of the first user of well-behaved programs.
 const USERS_MIN: u32 = 1000;
 /// Number of users of client programs. All programs of listener `n` have the user id
-/// `USERS_MIN + n`, and clients may have the same user id.
+/// `USERS_MIN + n`. A client program may have the user id of a listener.
 const USERS: u64 = 3;
 /// User id of the hostile programs.
 const HOSTILE_USER: u32 = 65_534;

@@ -56,8 +56,8 @@ impl Device {
         }
     }
 
-    /// Queues the packet of a frame from the link. Drops a frame that is longer than the MTU
-    /// permits or has no IP packet, and every frame while the queue is full.
+    /// Queues the packet of a frame from the link. Drops the frame if it is longer than the MTU
+    /// permits, if it has no IP packet, or if the queue is full.
     pub fn arrive(&mut self, frame: &[u8]) {
         let fits = frame.len() <= self.mtu + ETHERNET_HEADER_LEN;
         let is_ip = match frame.get(12..=ETHERNET_HEADER_LEN) {
@@ -71,8 +71,9 @@ impl Device {
         }
     }
 
-    /// Makes one packet available to smoltcp's next poll. Drops the SYNs before this packet for
-    /// whose endpoints (the peer's first) `known` returns true. Returns true if there is a packet.
+    /// Makes the next waiting packet available to smoltcp's next poll. If the packet is a SYN
+    /// without ACK and `known` returns true for its endpoints (the peer's endpoint is first), drops
+    /// the packet and goes on to the next packet. Returns true if a packet is available.
     pub fn admit(&mut self, known: impl Fn((Endpoint, Endpoint)) -> bool) -> bool {
         while self.admitted.is_none() {
             let Some(packet) = self.waiting.pop_front() else {

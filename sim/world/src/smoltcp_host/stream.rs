@@ -10,7 +10,8 @@ use tidelane_time::{Duration, Instant};
 use super::Sockets;
 use crate::{pipe::Pipe, plan::Role};
 
-/// Limit of the time of a closed stream in FIN-WAIT-2, longer than any pause of a program.
+/// Longest time that a stream stays in FIN-WAIT-2 after its program has closed the stream. The time
+/// is longer than any pause of a program.
 const FIN_WAIT_2_MAX: Duration = Duration::from_secs(300);
 
 /// The socket of one connection, with the history that smoltcp does not record.
@@ -82,7 +83,8 @@ impl SmoltcpStream {
         self.with(|socket| socket.state())
     }
 
-    /// Updates the history after a frame, and makes a delayed close when it is possible.
+    /// Updates the history after a frame. Closes smoltcp's socket if the close was delayed and is
+    /// possible by this time.
     pub fn observe(&mut self) {
         use tcp::State::{CloseWait, Closing, Established, FinWait1, FinWait2, LastAck, TimeWait};
         let state = self.state();
@@ -93,11 +95,11 @@ impl SmoltcpStream {
             let got = self.with(|socket| socket.recv_slice(&mut rest).unwrap_or(0));
             self.read_ahead.extend(&rest[..got]);
         }
-        // smoltcp drops a connection that is closed in SYN-SENT (RFC 9293 §3.10.4), but a program
-        // may shut down for writing before the handshake completes. In LAST-ACK, smoltcp 0.14
-        // ignores an ACK that acknowledges nothing new, and thus a window update. The stream
-        // therefore delays the close until the connection is established, and in CLOSE-WAIT until
-        // all sent data is acknowledged.
+        // A program may shut down for writing before the handshake completes, but smoltcp drops a
+        // connection that is closed in SYN-SENT (RFC 9293 §3.10.4). The stream therefore delays the
+        // close until the connection is established. In LAST-ACK, smoltcp 0.14 ignores an ACK that
+        // acknowledges nothing new, and thus ignores window updates. In CLOSE-WAIT, the stream
+        // therefore delays the close until all written data is acknowledged.
         let unsent = state == CloseWait && self.with(|socket| socket.send_queue()) > 0;
         if self.established && !unsent && std::mem::take(&mut self.close_pending) {
             self.with(tcp::Socket::close);
@@ -114,9 +116,9 @@ impl SmoltcpStream {
         });
     }
 
-    /// Aborts the closed stream after `FIN_WAIT_2_MAX` in FIN-WAIT-2. smoltcp has no timer for this
-    /// state, and a dead peer never sends its FIN. Returns the time at which the next call has to
-    /// abort the stream. Returns `None` in another state, and after the abort.
+    /// Aborts the closed stream if it has been in FIN-WAIT-2 for `FIN_WAIT_2_MAX`. smoltcp has no
+    /// timer for this state, and a dead peer never sends its FIN. Returns the time at which a
+    /// further call has to abort the stream. Returns `None` in another state, and after the abort.
     pub fn end_fin_wait_2(&mut self, now: Instant) -> Option<Instant> {
         if self.state() != tcp::State::FinWait2 {
             return None;

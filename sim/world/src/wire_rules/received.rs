@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// A set of ranges of stream positions, counted from the SYN. No two ranges touch.
+/// A set of ranges of stream positions. The SYN has position zero. No two ranges overlap or touch.
 #[derive(Debug, Default)]
 pub struct Received {
     /// Maps the start of a range to its end.
@@ -10,7 +10,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// Adds `start..end`.
+    /// Adds the positions `start..end`. An empty range has no effect.
     pub fn insert(&mut self, mut start: u64, mut end: u64) {
         if start >= end {
             return;
@@ -32,7 +32,8 @@ impl Received {
         self.ranges.insert(start, end);
     }
 
-    /// Returns the end of the contiguous range that begins at position zero.
+    /// Returns the end of the range that begins at position zero. Returns zero if position zero has
+    /// not arrived.
     pub fn first_end(&self) -> u64 {
         self.ranges.get(&0).copied().unwrap_or(0)
     }

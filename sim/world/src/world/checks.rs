@@ -1,4 +1,5 @@
-//! Rules over time and at the end of a run: connections make progress, and no state remains.
+//! Checks of the rules that depend on time, such as the progress of connections, and of the rules
+//! at the end of a run, when no state may remain.
 
 use tidelane_time::Duration;
 
@@ -12,21 +13,24 @@ use crate::{
     smoltcp_host::SmoltcpHost,
 };
 
-/// Time without progress after which a connection counts as stuck: fifteen times the longest RTO.
+/// Time without progress after which a connection counts as stuck: fifteen times the longest RTO
+/// (120 s).
 ///
 /// If an ACK is lost and a copy arrives minutes later, the RTT sample is minutes long (RFC 7323
-/// §4.1, as in Linux). Three consecutive losses then take six minutes.
+/// §4.1, as in Linux). The RTO is then 120 s, so three consecutive losses take six minutes.
 const STUCK_AFTER: Duration = Duration::from_secs(15 * 120);
-/// Time in addition to 2 MSL within which all state must disappear after the last connection. Also
-/// the time within which the programs' slots must be released before.
+/// Limit of two successive periods. After all connections are over, the well-behaved programs must
+/// become idle, with all slots (records of connections) released, within this time. Then the drain
+/// begins, in which timers must remove all other state within 2 MSL plus this time.
 const DRAIN_MAX: Duration = Duration::from_secs(900);
-/// Number of idle steps that a host may take per second. Some are normal, because the timer wheel
-/// may report a time before the next deadline.
+/// Number of idle steps (steps without work) that a host may take per second. Some idle steps are
+/// normal, because the timer wheel may report a time before the next deadline.
 const IDLE_STEPS_MAX: u32 = 3_000;
 
 impl World {
     /// Counts a step of host `index` if neither this step nor the step before it had work, and no
-    /// slow NIC holds sent frames. Returns an error if there are too many of these steps.
+    /// slow NIC holds sent frames. Returns an error if there are too many of these steps, and no
+    /// program is hostile.
     pub(super) fn check_sleep(&mut self, index: usize, worked: bool) -> Result<(), Violation> {
         // One idle step after work is allowed, because the host has to discover that it is idle.
         let was_idle = std::mem::replace(&mut self.idle[index], !worked);
@@ -83,12 +87,15 @@ impl World {
         Ok(false)
     }
 
-    /// Returns true if the server's host has probably aborted the connection on a timeout, after
-    /// the program had closed the connection and the peer accepted no more data. The host only
-    /// counts these aborts. The count must cover all connections of the host that wait in this way.
+    /// Returns true if the server's host has probably aborted the connection on a timeout. The host
+    /// does so if the server's program has closed the connection and the peer accepts no more data.
+    /// The host counts these aborts, but does not name the connections. The function therefore
+    /// returns true only if the number of aborts is at least the number of the host's stuck
+    /// connections with an ended server and an open client.
     ///
-    /// As in Linux, this abort sends no RST, so the client waits until its program gives up. The
-    /// simulator then kills the client's program, or on a direct host ends the client's connection.
+    /// As in Linux, this abort sends no RST, so the client waits until its program gives up. If the
+    /// function returns true, the caller makes the client give up. The caller ends the connection
+    /// of a client on a direct host, and kills the program of a client on any other host.
     fn is_given_up(&self, entry: &Entry) -> bool {
         let host_of = |entry: &Entry| {
             let listener = &self.scenario.listeners[entry.plan.listener];
@@ -113,7 +120,7 @@ impl World {
         waits(&entry) && stuck.filter(waits).count() as u64 <= given_up
     }
 
-    /// Checks that the memory of `program` contains no bytes of another user's connections.
+    /// Checks that the memory of `program` contains no bytes of connections between other users.
     pub(super) fn check_memory(&mut self, program: usize) -> Result<(), Violation> {
         let user = self.scenario.programs[program].user;
         let Some(process) = &self.processes[program] else {
@@ -128,8 +135,9 @@ impl World {
         }
     }
 
-    /// Begins the drain if all connections are over and all well-behaved programs are idle. Kills
-    /// the hostile programs after the last burst of random writes.
+    /// Begins the drain if all connections are over and all well-behaved programs are idle. Returns
+    /// an error if a well-behaved program is still not idle `DRAIN_MAX` after the last connection.
+    /// Kills the hostile programs if the run has had `FUZZ_BURSTS_MAX` bursts of random writes.
     fn check_end(&mut self) -> Result<(), Violation> {
         if self.report.fuzz_bursts >= FUZZ_BURSTS_MAX {
             self.kill_hostile()?;
@@ -163,8 +171,8 @@ impl World {
             && self.direct.iter().all(DirectHost::is_idle)
     }
 
-    /// Starts the drain after the last connection is over. Timers must then remove the remaining
-    /// state.
+    /// Starts the drain, the phase in which timers must remove the remaining state. Ends an outage,
+    /// kills the hostile programs, and cancels planned faults and starts.
     fn begin_drain(&mut self) -> Result<(), Violation> {
         let longest = self.msl_max();
         self.report.busy = self.now;
@@ -183,8 +191,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks that every planned exchange is complete and that no state is left, and returns the
-    /// report.
+    /// Checks that no state is left, and that each connection without a reason to end early has
+    /// transferred all planned bytes. Returns the report.
     pub(super) fn finish(mut self) -> Result<Report, Violation> {
         for entry in self.run_state.ledger.entries() {
             let refused = self.run_state.ledger.refusals && entry.ends[1].stage == Stage::NotYet;

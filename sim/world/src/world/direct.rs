@@ -23,8 +23,8 @@ impl World {
         Ok(())
     }
 
-    /// Creates direct host `at` (the index among the direct hosts). Its programs open their
-    /// connections that are not yet opened.
+    /// Creates direct host `at` (the index among the direct hosts). The host's programs will open
+    /// the planned connections that they have not opened yet.
     fn new_direct(&mut self, at: usize) -> io::Result<DirectHost> {
         self.launches += 1;
         let scenario = &self.scenario;
@@ -46,7 +46,8 @@ impl World {
         DirectHost::new(&scenario.direct[at], &place, starts.into(), rng)
     }
 
-    /// Returns the direct host with the index `host` among all hosts, or `None` for another host.
+    /// Returns the direct host with the index `host` among all hosts. Returns `None` if host `host`
+    /// is not a direct host.
     pub(super) fn direct_mut(&mut self, host: usize) -> Option<&mut DirectHost> {
         let first = self.scenario.first_direct();
         self.direct.get_mut(host.checked_sub(first)?)
@@ -110,8 +111,9 @@ impl World {
         Ok(true)
     }
 
-    /// Ends the context and the programs of direct host `at`. Context and programs start again
-    /// after `lasts`. If `orderly` is true, the context resets its connections first.
+    /// Ends the programs of direct host `at` and the context, which runs TCP for the programs. If
+    /// `orderly` is true, the context resets its connections first. A new context and new programs
+    /// start after `lasts`.
     fn restart_direct(
         &mut self,
         at: usize,
@@ -148,8 +150,9 @@ impl World {
         Ok(())
     }
 
-    /// Ends the client of a connection whose server has timed out without a RST. Returns false if
-    /// the client is not on a direct host.
+    /// Ends the client's end of connection `id`, because the server's host has aborted the
+    /// connection on a timeout without a RST. `client` is the index of the client's program.
+    /// Returns false if the program is not on a direct host.
     pub(super) fn give_up_direct(&mut self, id: u32, client: usize) -> bool {
         let (now, host) = (self.now, self.scenario.programs[client].host);
         let Some(direct) = self.direct_mut(host) else {
@@ -175,7 +178,7 @@ impl World {
         }
     }
 
-    /// Returns true if no state of a connection is left on direct hosts.
+    /// Returns true if no connection, timer, used buffer or used frame is left on direct hosts.
     pub(super) fn are_direct_over(&mut self) -> bool {
         let now = self.now;
         self.direct.iter_mut().all(|host| host.is_over(now))

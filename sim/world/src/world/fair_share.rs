@@ -3,7 +3,7 @@
 //! shares the NIC.
 //!
 //! Each hostile program gets the share of one mux port. With `n` hostile programs, a connection may
-//! therefore last `n + 1` times as long, plus some slack.
+//! therefore last `n + 1` times its duration in the run without them, plus some slack.
 
 use tidelane_time::{Duration, Instant};
 
@@ -12,8 +12,8 @@ use crate::{
     scenario::Scenario,
 };
 
-/// Time in addition to the fair share. Delayed ACKs and the order in which the mux serves its mux
-/// ports depend on chance. The slack is shorter than the minimum RTO.
+/// Time by which a connection may exceed `n + 1` times its duration. Delayed ACKs and the order in
+/// which the mux serves its mux ports depend on chance. The slack is shorter than the minimum RTO.
 const SLACK: Duration = Duration::from_millis(150);
 
 /// Start and end of a connection.
@@ -92,7 +92,8 @@ mod tests {
         assert_eq!(check(&spans, &alone, 2), Ok(2));
         let rule = check(&spans, &alone, 1).expect_err("too long").rule;
         assert_eq!(rule, "a hostile port takes no more than its share");
-        // A retransmission timeout of a short connection exceeds the slack.
+        // The minimum RTO (200 ms) is longer than the slack, so a timeout of a short connection
+        // breaks the rule.
         assert!(check(&[lasting(201)], &[lasting(1)], 4).is_err());
     }
 }

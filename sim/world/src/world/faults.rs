@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl World {
-    /// Kills a program, which starts again at time `back`. Without `back`, the program stays dead.
+    /// Kills a program. The program starts again at time `back`, or stays dead if `back` is `None`.
     pub(super) fn kill_program(
         &mut self,
         program: usize,
@@ -89,8 +89,9 @@ impl World {
         Ok(())
     }
 
-    /// Expires the neighbour entries that `host` has for the other hosts with a service, or for the
-    /// gateways to them.
+    /// Expires one neighbour entry of `host` for each IP version and each other host with a
+    /// service: the entry of the gateway to the other host, or of the other host if there is no
+    /// gateway.
     fn forget_neighbours(&mut self, host: usize) {
         let has_ipv6 = self.scenario.hosts[host].ipv6;
         for family in &Family::BOTH[..1 + usize::from(has_ipv6)] {
@@ -102,7 +103,7 @@ impl World {
         }
     }
 
-    /// Restores all links after an outage.
+    /// Restores all links after an outage, and restarts the progress timers of the connections.
     pub(super) fn repair(&mut self) {
         self.network.set_cut(false);
         self.repair = None;
@@ -110,8 +111,9 @@ impl World {
     }
 
     /// Stops the service and the programs of `host`. If `orderly` is true, the service resets its
-    /// connections first. The service starts again after `lasts`, and so does each program that is
-    /// not gone for good.
+    /// connections first. The service and the programs start again after `lasts`. A dead program
+    /// that has a later planned start keeps that start. A dead program without a planned start
+    /// stays dead.
     fn restart(&mut self, host: usize, lasts: Duration, orderly: bool) -> Result<(), Violation> {
         let back = self.now + lasts + Duration(1);
         let machine = &mut self.machines[host];

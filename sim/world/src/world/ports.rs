@@ -11,7 +11,8 @@ use crate::{
 };
 
 impl World {
-    /// Sets the rate of the NIC and the operator's rules of the host with mux ports.
+    /// Configures the host with mux ports: limits the rate of the NIC if the scenario demands a
+    /// limit, and sets the operator's rules for the connections of the mux ports.
     pub(super) fn configure_ports(&mut self) {
         let Some(ports) = &self.scenario.ports else {
             return;
@@ -40,8 +41,10 @@ impl World {
         Ok(())
     }
 
-    /// Starts program `index` on a new mux port. `retire` holds the time at which the old version
-    /// ends, and true if all claims of the old version move at once.
+    /// Starts program `index` on a new mux port. If the program replaces an old version, `retire`
+    /// holds two values: the time at which the old version ends, and true if the claims of the old
+    /// version move together instead of one by one. A claim gives the packets of a 3-tuple
+    /// (protocol, local address, local port) to a mux port.
     fn launch_port(
         &mut self,
         index: usize,
@@ -62,8 +65,8 @@ impl World {
         ports.launch(self.now, service, &launch, retire)
     }
 
-    /// Makes the next planned change of a program on a mux port: the program dies, or hands over to
-    /// a new version.
+    /// Makes the next planned change of a program on a mux port: the program dies, or hands its
+    /// claims over to a new version.
     fn change_port(&mut self) -> Result<(), Violation> {
         let (Some(ports), Some(spec)) = (&mut self.ports, &self.scenario.ports) else {
             return Ok(());
@@ -102,15 +105,15 @@ impl World {
         }
     }
 
-    /// Records a frame that has arrived at the NIC of `host`.
+    /// Records a frame that has arrived at the NIC of `host`, if `host` has mux ports.
     pub(super) fn arrives_for_ports(&mut self, host: usize, frame: &[u8]) {
         if let Some(ports) = self.ports.as_mut().filter(|ports| ports.host == host) {
             ports.arrives(self.now, frame);
         }
     }
 
-    /// Checks the frames that mux ports have received in a step of `host`, and wakes their
-    /// programs.
+    /// Checks the frames that mux ports have received in a step of `host`, and wakes the ports'
+    /// programs whose doorbell has rung.
     pub(super) fn after_ports(&mut self, host: usize) -> Result<(), Violation> {
         match self.ports.as_mut().filter(|ports| ports.host == host) {
             Some(ports) => ports.after_step(self.now, self.machines[host].host.mux_ports()),

@@ -1,6 +1,6 @@
-//! Starts the programs of a run. A program uses the service of its host, smoltcp, its own stack on
-//! a mux port (a pair of packet rings), or the direct back end of the ring API, which runs TCP
-//! within the program.
+//! Starts the programs of a run. A program uses one of four implementations of TCP: the service of
+//! its host, the smoltcp stack of its host, a stack of its own on a mux port (a pair of packet
+//! rings), or the direct back end of the ring API, which runs TCP within the program.
 
 use tidelane_wire::Endpoint;
 
@@ -31,7 +31,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns the connections that a program has not yet opened.
+    /// Returns the planned active opens that a program has not yet begun.
     pub(super) fn starts_of(&self, program: usize) -> Vec<Start> {
         let waiting = self.scenario.connections.iter().filter(|plan| {
             let record = self.run_state.ledger.end(plan.id, Role::Client);
@@ -81,7 +81,7 @@ impl World {
         if let Some(listener) = self.scenario.listener_of(program) {
             let listener_spec = &self.scenario.listeners[listener];
             let listens = process.listen(machine, spec.host, listener, listener_spec);
-            assert!(listens, "the port is free");
+            assert!(listens, "the service refuses the listener");
         }
         let workers = process.workers.len();
         for (turn, start) in self.starts_of(program).into_iter().enumerate() {

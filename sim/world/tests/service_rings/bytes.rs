@@ -9,7 +9,7 @@ use tidelane_service_rings::ServiceOptions;
 use crate::rig_unsafe::{Thread, World, connect, pattern, run_until};
 
 /// Answers each received byte with its complement, in buffers that the server allocates for the
-/// connection. `owed` has the answers for which there was no room.
+/// connection. `owed` has the answers, oldest first, that wait for room in a send buffer.
 fn answer(server: &mut Thread, owed: &mut Vec<(Descriptor, Vec<u8>)>) {
     for at in 0..server.list.len() {
         let descriptor = server.list.entry(at).descriptor;
@@ -35,8 +35,8 @@ fn answer(server: &mut Thread, owed: &mut Vec<(Descriptor, Vec<u8>)>) {
     });
 }
 
-/// Sends `len` bytes on each of `count` connections, and compares the answers. The network loses
-/// one frame of `lose_one_in`, or none if `lose_one_in` is zero.
+/// Sends `len` bytes on each of `count` connections, and checks the answers. On average, the
+/// network loses one in `lose_one_in` frames. Zero means no loss.
 fn exchange(count: usize, len: usize, lose_one_in: u64) {
     exchange_in(
         World::new(&ServiceOptions::default()),
@@ -46,7 +46,7 @@ fn exchange(count: usize, len: usize, lose_one_in: u64) {
     );
 }
 
-/// Exchanges bytes as [`exchange`] does. `made` is a world with its client and its server.
+/// Exchanges bytes as [`exchange`] does. `made` is a result of [`World::with_memory`].
 fn exchange_in(
     made: (World, Thread, Thread, Descriptor),
     count: usize,
@@ -74,7 +74,8 @@ fn exchange_in(
         let wanted: Vec<u8> = data[seed].iter().map(|byte| byte ^ 0xff).collect();
         assert!(client.seen[own].bytes == wanted, "answer {seed}");
     }
-    // Both ends write to buffers that they have allocated for the connection.
+    // Both ends write to buffers that they have allocated for the connection, so no payload is
+    // copied.
     let after = (client.context.copies(), server.context.copies());
     assert_eq!(after, copies, "copies of payload");
     assert_eq!(server.context.system_calls(), 0);
@@ -119,8 +120,8 @@ fn an_echo_waits_for_memory() {
     echo(32 << 10, 20_000);
 }
 
-/// Echoes `len` bytes on each of 50 connections, with `tx_len` bytes for send buffers. Returns two
-/// numbers: the received buffers and the copies.
+/// Echoes `len` bytes on each of 50 connections, with `tx_len` bytes for send buffers. Returns the
+/// number of received buffers and the number of copies.
 fn echo(tx_len: u64, len: usize) -> [u64; 2] {
     let options = ServiceOptions {
         send_queue_max: 2,
@@ -162,9 +163,9 @@ fn echo(tx_len: u64, len: usize) -> [u64; 2] {
     [buffers, server.context.copies()]
 }
 
-/// The program sends buffers in another order than it has allocated them. The program also shortens
-/// a buffer, drops a buffer, and sends a buffer on another connection. The bytes arrive in the
-/// order of the sends. A buffer keeps its contents until the program sends the buffer.
+/// The server allocates buffers for a connection and sends them in a different order. The server
+/// also shortens a buffer, drops a buffer, and sends a buffer on another connection. The bytes
+/// arrive in the order of the sends. A buffer keeps its contents until the server sends the buffer.
 #[test]
 fn the_order_of_the_sends_is_the_order_of_the_stream() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
@@ -207,7 +208,7 @@ fn the_order_of_the_sends_is_the_order_of_the_stream() {
             });
         }
         let now = server.context.copies();
-        assert!(now - copies >= 5, "each of these sends is a copy");
+        assert!(now - copies >= 5, "fewer copies than sends");
         copies = now;
         // A buffer that is sent in the order of its allocation is not copied.
         let (plain, text) = fill(&mut server, 6);
@@ -272,8 +273,8 @@ fn tx_sync_and_rx_sync_do_one_half_each() {
     assert_eq!(server.seen[&peer].bytes, b"request");
 }
 
-/// Two threads of a program have a context each. A buffer of one context is copied when the other
-/// context sends it.
+/// Two threads of a program have a context each, and both contexts accept connections. A buffer of
+/// one context is copied when the other context sends the buffer.
 #[test]
 fn contexts_of_one_program_have_their_own_connections() {
     let options = ServiceOptions::default();

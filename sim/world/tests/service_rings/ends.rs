@@ -9,8 +9,8 @@ use tidelane_service_rings::ServiceOptions;
 
 use crate::rig_unsafe::{Thread, World, connect, pattern, run_until};
 
-/// After a close, the peer gets the queued data before the FIN, even if buffers wait because the
-/// send buffer is full.
+/// If the program closes a connection while buffers wait because the send buffer is full, the peer
+/// still gets all queued data before the FIN.
 #[test]
 fn a_close_sends_the_queued_data() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
@@ -67,7 +67,7 @@ fn a_shutdown_ends_one_direction() {
         client.seen[&own].events.intersects(Events::END)
     });
     assert_eq!(client.seen[&own].bytes, b"answer");
-    assert_eq!(client.seen[&own].cause, None, "both sides have closed");
+    assert_eq!(client.seen[&own].cause, None, "an orderly end has a cause");
 }
 
 /// The event CLOSED has the cause of the end, and comes once.
@@ -164,7 +164,8 @@ fn buffers_outlive_their_connection() {
     }
 }
 
-/// Ends a connection whose received buffer, allocated buffer or both the program keeps.
+/// Closes a connection, or aborts the connection if `abort` is true. `kept` tells whether the
+/// program keeps the received buffer, and whether the program keeps the allocated buffer.
 fn outlive(abort: bool, kept: [bool; 2]) {
     let case = format!("abort {abort}, kept {kept:?}");
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
@@ -220,8 +221,8 @@ fn received_buffers_outlive_a_larger_receive_buffer() {
         len >= 20_000
     });
     taken.clear();
-    // The write makes the service read the slot, which shows the receive buffer that the program
-    // uses.
+    // The write makes the service read the connection's slot. The slot tells the service which
+    // receive buffer the program uses.
     assert_eq!(server.write(peer, b"answer"), 6);
     churn(&mut world, &mut client, &mut server);
     assert!(
@@ -302,7 +303,7 @@ fn the_end_of_the_service_ends_all() {
     }
     server.seen.clear();
     world.kill_service();
-    // The first list may have only the connections with pending events.
+    // The first ready list may contain only the connections with pending events.
     while server.context.sync(&mut server.list, Wait::No).is_ok() {
         assert!(!server.list.is_empty(), "an empty list of a dead service");
         server.record();
@@ -311,7 +312,7 @@ fn the_end_of_the_service_ends_all() {
     assert_eq!(
         closed.len(),
         22,
-        "all connections, and the one being opened"
+        "ends of 21 connections and of one active open"
     );
     assert!(closed.contains(&opened));
     assert!(
@@ -362,12 +363,12 @@ fn nothing_leaks() {
     });
     assert_eq!(world.send_buffer_bytes(), 0);
     let next = client.context.connect(crate::rig_unsafe::server_address());
-    assert!(next.expect("a route").0 < 100, "descriptors are used again");
+    assert!(next.expect("a route").0 < 100, "descriptors leak");
 }
 
-/// A program that waits for room on a paused connection gets the received data and the event CLOSED
-/// when the peer resets the connection. Otherwise, the program would wait for ever, because a reset
-/// connection never has room.
+/// A program waits for room on a connection for which it has paused receiving. If the peer resets
+/// this connection, the program gets the received data and the event CLOSED. Without the event, the
+/// program would wait for ever, because a reset connection never has room.
 #[test]
 fn a_reset_ends_a_wait_for_room_in_spite_of_a_pause() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());

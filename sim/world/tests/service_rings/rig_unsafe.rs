@@ -17,13 +17,15 @@ use tidelane_service_rings::{ServiceContext, ServiceOptions, context_in_memory};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 
-/// Number of slots of a program, which is the largest number of its connections.
+/// Number of slots (records of connections in shared memory) of a program, and thus the largest
+/// number of its connections.
 const SLOTS: u32 = 1024;
-/// Length of each of a program's buffer areas in bytes, unless a test sets another one.
+/// Length in bytes of each buffer area of a program. A test may choose another length for the area
+/// of the server's send buffers.
 const AREA_LEN: u64 = 64 << 20;
 /// Time between two steps of the hosts while there are frames.
 const STEP: Duration = Duration::from_micros(20);
-/// Longest time between two steps of the hosts without frames.
+/// Longest time between two steps of the hosts while there are no frames.
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 /// Port of the server.
 pub const PORT: u16 = 80;
@@ -58,7 +60,8 @@ fn mac(number: u8) -> MacAddress {
 }
 
 impl Machine {
-    /// Makes a machine whose program has `tx_len` bytes for send buffers.
+    /// Makes a machine whose program has `tx_len` bytes for send buffers. `number` is the last byte
+    /// of the machine's addresses.
     fn new(number: u8, tx_len: u64) -> Self {
         let (near, far) = MemPort::pair(MemConfig::default());
         let interface = Interface {
@@ -137,7 +140,7 @@ impl Machine {
     }
 
     fn receives(&mut self, frame: &[u8]) {
-        // A full port drops frames, as a NIC does.
+        // The NIC in memory drops frames for which it has no room, as a real NIC does.
         if let Some(buffer) = self.far.tx_frame() {
             buffer[..frame.len()].copy_from_slice(frame);
             self.far.tx_commit(frame.len(), TxChecksum::Done);
@@ -146,7 +149,8 @@ impl Machine {
     }
 }
 
-/// Events and received bytes of a descriptor. An accepted connection begins with none.
+/// Events and received bytes of a descriptor. The event ACCEPTED clears the earlier record of the
+/// same descriptor.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     pub events: Events,
@@ -173,7 +177,7 @@ impl Thread {
         self.record();
     }
 
-    /// Records the events of the list, and its bytes.
+    /// Records the events and the bytes of the ready list.
     pub fn record(&mut self) {
         for at in 0..self.list.len() {
             let entry = self.list.entry(at);
@@ -190,7 +194,7 @@ impl Thread {
         }
     }
 
-    /// Returns the descriptors that have seen one of `events`.
+    /// Returns the descriptors that have had at least one of `events`, in ascending order.
     pub fn with(&self, events: Events) -> Vec<Descriptor> {
         let seen = self.seen.iter();
         let found = seen.filter(|(_, seen)| seen.events.intersects(events));
@@ -199,8 +203,8 @@ impl Thread {
         found
     }
 
-    /// Sends `data`, in buffers of the connection as far as there is room. Returns the number of
-    /// bytes.
+    /// Writes `data` to buffers of the connection as far as there is room, and sends these buffers.
+    /// Returns the number of sent bytes.
     pub fn write(&mut self, descriptor: Descriptor, data: &[u8]) -> usize {
         let mut sent = 0;
         while sent < data.len()
@@ -220,24 +224,25 @@ pub struct World {
     machines: [Machine; 2],
     pub now: Instant,
     rng: Rng,
-    /// One frame in `lose_one_in` frames is lost. Zero means no loss.
+    /// On average, one in `lose_one_in` frames is lost. Zero means no loss.
     pub lose_one_in: u64,
     /// Number of frames on the wire so far.
     pub frames: u64,
-    /// Length of the next step.
+    /// Time by which the next step advances the clock.
     pause: Duration,
     /// False once the service of the server has ended.
     pub serves: bool,
 }
 
 impl World {
-    /// Makes the machines, and a thread on each. The second program listens at [`PORT`]. Returns
+    /// Makes the machines, and a thread on each. The server's program listens at [`PORT`]. Returns
     /// the world, the client's thread, the server's thread, and the listener.
     pub fn new(options: &ServiceOptions) -> (Self, Thread, Thread, Descriptor) {
         Self::with_memory(options, AREA_LEN)
     }
 
-    /// Makes the machines. The program of the server has `tx_len` bytes for send buffers.
+    /// Makes a world as [`World::new`] does, but the server's program has `tx_len` bytes for send
+    /// buffers.
     pub fn with_memory(
         options: &ServiceOptions,
         tx_len: u64,
@@ -271,7 +276,8 @@ impl World {
         (world, client, server, listener)
     }
 
-    /// Runs the hosts for one step, and moves their frames. Steps without frames become longer.
+    /// Runs the hosts for one step, and moves their frames. Consecutive steps without frames become
+    /// longer, up to `PAUSE_MAX`.
     pub fn step(&mut self) {
         let before = self.frames;
         self.advance(self.pause);
@@ -298,7 +304,7 @@ impl World {
         }
     }
 
-    /// Makes another thread of the server's program, which accepts connections, too.
+    /// Makes another thread of the server's program. The thread accepts connections, too.
     pub fn another_thread(&mut self, options: &ServiceOptions) -> Thread {
         let mut thread = self.machines[1].thread(options);
         thread.context.join_in_memory(ListenerHandle(1));
@@ -343,7 +349,7 @@ pub fn server_address() -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 2], PORT))
 }
 
-/// Returns `len` bytes that differ by seed.
+/// Returns `len` bytes of a pattern that depends on `seed`.
 pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| ((at + seed) * 31 % 251) as u8).collect()
 }
@@ -383,7 +389,8 @@ pub fn connect(
         let is_connected = opened.iter().all(|opened| connected.contains(opened));
         is_connected && server.with(Events::ACCEPTED).len() == before.len() + count
     });
-    // The first message of a connection names the client's end.
+    // The message on a connection is the client's descriptor, so that the server's end can be
+    // paired with the client's end.
     for descriptor in &opened {
         let sent = client.write(*descriptor, &descriptor.0.to_be_bytes());
         assert_eq!(sent, 4);

@@ -1,5 +1,6 @@
-//! Tests of the ring API (`tidelane-rings`) over a service: received buffers that the program holds
-//! close the receive window, and a paused receiver blocks only its own sender.
+//! Tests of the ring API (`tidelane-rings`) over a service. Buffers with received data reduce the
+//! receive window as long as the program holds the buffers. A paused receiver blocks only its own
+//! sender.
 
 use tidelane_rings::{Buffer, Context, Events, Wait};
 use tidelane_service_rings::ServiceOptions;
@@ -16,7 +17,7 @@ fn held_buffers_keep_their_bytes() {
     const LEN: usize = 2_000_000;
     let data: Vec<Vec<u8>> = (0..4).map(|seed| pattern(LEN, seed)).collect();
     let mut sent = [0; 4];
-    // For each connection, held buffers with the position of their bytes.
+    // The held buffers of each connection, each with the stream position of its first byte.
     let mut held: Vec<Vec<(usize, Buffer)>> = (0..4).map(|_| Vec::new()).collect();
     let (mut got, mut cycle, mut most) = ([0; 4], 0_usize, 0);
     run_until(&mut world, &mut client, &mut server, |_, client, server| {
@@ -99,7 +100,7 @@ fn held_data_blocks_its_own_connection_only() {
     assert_eq!(
         server.seen[&holder].bytes.len(),
         before,
-        "the window is closed"
+        "data has passed a closed window"
     );
     held.clear();
     run_until(&mut world, &mut client, &mut server, |_, client, server| {
@@ -109,9 +110,9 @@ fn held_data_blocks_its_own_connection_only() {
     assert!(server.seen[&holder].bytes == data);
 }
 
-/// A client that does not receive makes the server's send buffer full. The server gets the buffers
-/// of refused sends back. The event WRITABLE reports room. Meanwhile, the server sends data on
-/// another connection.
+/// A client does not receive, so that the server's send buffer and send queue become full. A
+/// refused send returns the buffer to the server. Meanwhile, the server sends data on another
+/// connection. After the client has received data, the event WRITABLE reports room.
 #[test]
 fn a_blocked_receiver_delays_nobody_else() {
     let options = ServiceOptions {
@@ -170,7 +171,8 @@ fn a_blocked_receiver_delays_nobody_else() {
     assert!(client.seen[&prompt].bytes == text);
 }
 
-/// A paused listener accepts nothing. A new connection waits in the listener's accept queue.
+/// A paused listener accepts nothing. A new connection waits in the listener's accept queue until
+/// the listener is resumed.
 #[test]
 fn a_paused_listener_accepts_later() {
     let (mut world, mut client, mut server, listener) = World::new(&ServiceOptions::default());
@@ -226,7 +228,7 @@ fn idle_connections_have_no_send_buffer() {
     idle(&mut world, &mut client, &mut server);
     assert_eq!(client.seen[&pairs[0].0].bytes, b"some bytesheld");
     assert_eq!(world.send_buffer_bytes(), 0);
-    // This context cannot sleep, so `sync` returns an empty list at once.
+    // This context cannot sleep, so `sync` returns an empty list without a wait.
     server
         .context
         .sync(&mut server.list, Wait::Forever)

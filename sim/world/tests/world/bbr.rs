@@ -1,5 +1,5 @@
-//! BBR over a bottleneck of 10 Mbit/s with a round-trip time of 40 ms. The queue has eight
-//! bandwidth-delay products, unless a test says otherwise.
+//! BBR over a bottleneck of 10 Mbit/s with a round-trip time of 40 ms. The queue holds eight
+//! bandwidth-delay products. One test also uses a queue of one bandwidth-delay product.
 
 use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
@@ -9,9 +9,10 @@ use tidelane_world::{Algorithm, Bulk, Goodput};
 const RATE: u64 = 10_000_000;
 /// One-way delay of the link.
 const ONE_WAY: Duration = Duration::from_millis(20);
-/// Length of the queue in frames. The bandwidth-delay product is 33 frames.
+/// Capacity of the queue in frames. The bandwidth-delay product is 33 frames.
 const QUEUE: u32 = 264;
 
+/// Returns the parameters of one flow over the bottleneck.
 fn narrow(congestion: Algorithm) -> Bulk {
     let forward = LinkConfig {
         rate: RATE,
@@ -35,6 +36,7 @@ fn run(bulk: &Bulk) -> Goodput {
     }
 }
 
+/// Returns the goodput of all flows as a fraction of the bottleneck's rate.
 fn part(goodput: &Goodput) -> f64 {
     goodput.rate() / RATE as f64
 }
@@ -55,6 +57,7 @@ fn bbr_fills_the_path_and_keeps_the_queue_small() {
 fn random_loss_does_not_slow_bbr_down() {
     let lossy = |congestion| {
         let mut bulk = narrow(congestion);
+        // 10,000 parts per million are one percent.
         bulk.forward.loss = 10_000;
         run(&bulk)
     };

@@ -3,7 +3,7 @@
 use tidelane_time::Duration;
 use tidelane_world::{Algorithm, LatencyUnderLoad, RoundTrips};
 
-/// Round-trip time without a queue.
+/// Round-trip time while the queue is empty.
 const ROUND_TRIP: Duration = Duration::from_millis(40);
 
 fn run(congestion: Algorithm) -> RoundTrips {

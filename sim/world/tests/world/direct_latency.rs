@@ -1,7 +1,7 @@
 //! Ten thousand connections of one direct context in virtual time. A direct context (`app/direct`)
-//! runs TCP in the program's calls and exchanges payload in buffers. Three connections delay no
-//! other connection: one to a peer that does not read, one that the program does not read, and one
-//! to a peer behind loss.
+//! runs TCP in the program's calls and exchanges payload in buffers. Three of the connections do
+//! not delay the others: one to a peer that does not read, one that the program does not read, and
+//! one on a path that loses frames.
 //!
 //! ```text
 //!  crowd: 9,997 connections ──┐
@@ -23,23 +23,24 @@ use tidelane_wire::MacAddress;
 
 /// Number of connections of all peers.
 const CONNECTIONS: usize = 10_000;
-/// Interval of the cycles of all contexts.
+/// Interval at which each context calls `sync` once.
 const TICK: Duration = Duration::from_micros(100);
 /// Ticks from the transmission of a frame to its arrival.
 const DELAY: u64 = 5;
-/// Requests of the crowd in one tick.
+/// Number of requests that the crowd sends in one tick.
 const REQUESTS: usize = 5;
-/// Requests on each connection of the crowd.
+/// Number of requests on each connection of the crowd.
 const ROUNDS: usize = 2;
 /// Number of data buffers of each context.
 const BUFFERS: u32 = 4096;
-/// Limit of buffers to send on one descriptor.
+/// Limit of the number of buffers that wait for sending on one descriptor.
 const SEND_QUEUE_MAX: usize = 256;
 /// Bytes of each bulk transfer: one from the server to the peer that does not read, and one each
 /// from the stalled and the lossy peer to the server.
 const BULK: usize = 900_000;
 const PORT: u16 = 80;
 
+// Indices of the hosts. The last byte of a host's MAC address is the host's index.
 const SERVER: usize = 0;
 const CROWD: usize = 1;
 const BLOCKED: usize = 2;
@@ -112,7 +113,7 @@ impl Host {
         self.context.connect(to).expect("a free port")
     }
 
-    /// Sends as much of `len` bytes as there is room. Returns the number of bytes.
+    /// Sends up to `len` bytes, as far as there is room. Returns the number of sent bytes.
     fn fill(&mut self, descriptor: Descriptor, len: usize) -> usize {
         let mut sent = 0;
         while sent < len {
@@ -131,15 +132,15 @@ impl Host {
     }
 }
 
-/// The server's program: sends each message back. The first byte of a connection can select another
-/// behaviour.
+/// The server's program, which sends received buffers back. The first byte of a buffer can select
+/// another behaviour: `B` requests bulk data, and `S` makes the server pause the connection.
 #[derive(Default)]
 struct Server {
     /// Received buffers that the server has yet to send back, by connection.
     kept: HashMap<Descriptor, VecDeque<Buffer>>,
     /// Connections whose peer gets bulk data, with the number of bytes to send.
     bulk: HashMap<Descriptor, usize>,
-    /// Largest number of buffers that were in use between two cycles.
+    /// Largest number of the server's buffers that were in use after a call of `serve`.
     peak: u32,
     /// Number of accepted connections.
     accepted: usize,
@@ -219,7 +220,7 @@ impl Net {
         net
     }
 
-    /// Moves the frames that have arrived, and runs each context once.
+    /// Delivers the frames that are due, runs each context once, and takes the sent frames.
     fn step(&mut self) {
         self.tick += 1;
         self.clock.set(self.clock.get() + TICK);
@@ -266,7 +267,7 @@ impl Net {
         crowd
     }
 
-    /// Opens the connections that could disturb others.
+    /// Opens the disturbers: the three connections that could delay the others.
     fn open_disturbers(&mut self) {
         for (index, first) in [(BLOCKED, b"B"), (STALLED, b"S"), (LOSSY, b"E")] {
             let host = &mut self.hosts[index];
@@ -281,7 +282,7 @@ impl Net {
     }
 }
 
-/// Returns the request of a connection in a round.
+/// Returns the request of the crowd's connection `at` in a round.
 fn request(at: usize, round: usize) -> Vec<u8> {
     let mut text = format!("request {round} of {at}").into_bytes();
     text.resize(64, b'.');
@@ -289,7 +290,7 @@ fn request(at: usize, round: usize) -> Vec<u8> {
 }
 
 /// Runs the crowd, with or without disturbers. Returns the latency in ticks of each request, in the
-/// order of the requests, and the run.
+/// order of the requests, and the state at the end of the run.
 fn run(has_disturbers: bool) -> (Vec<u64>, Net) {
     let mut net = Net::new(if has_disturbers { 5 } else { 2 });
     let crowd = net.open_crowd(CONNECTIONS - 3);
@@ -355,8 +356,8 @@ fn ten_thousand_connections_do_not_wait_for_three_others() {
     let queued = net.server.bulk.values().next().expect("a blocked peer");
     assert!(*queued > 0, "the blocked peer has all data");
 
-    // Each of the three connections holds at most a full send queue, and as many buffers again for
-    // received data.
+    // Each of the three connections holds at most `SEND_QUEUE_MAX` buffers to send, and the same
+    // number of buffers with received data.
     let bound = quiet.server.peak + 3 * 2 * SEND_QUEUE_MAX as u32;
     let peak = net.server.peak;
     assert!(peak <= bound, "{peak} buffers, {} alone", quiet.server.peak);

@@ -1,5 +1,6 @@
-//! Tests of hosts, links and mux ports in virtual time. They are one binary, so that tests of
-//! different files run at the same time.
+//! Tests of hosts, links and mux ports (packet interfaces of programs with their own stacks) in
+//! virtual time. All files form one test binary, so that tests of different files run at the same
+//! time.
 
 mod bbr;
 mod black_hole;

@@ -1,7 +1,7 @@
 //! The mux (`service/mux`) with real stacks. The mux shares one NIC and one address between three
-//! stacks: the embedded stack and smoltcp, each on a mux port (the packet interface of a program to
-//! the mux, here a link in memory), and a stack in the place of the host. The peer is at the other
-//! end of the NIC.
+//! stacks. The embedded stack and smoltcp each have a mux port (the packet interface of a program
+//! to the mux, here a link in memory). The third stack takes the place of the host, which gets the
+//! packets that no mux port claims. The peer is at the other end of the NIC.
 
 use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
@@ -348,8 +348,8 @@ fn the_crash_of_one_stack_disturbs_no_other() {
     assert!(net.mux.ports_mut().close(net.embedded_port).is_some());
     net.run(&[1, 2]);
     net.check(&[1, 2]);
-    // The peer ignores a reset whose sequence number is below its RCV.NXT. The reset that answers a
-    // retransmission has the right number, so run until the peer retransmits.
+    // The peer ignores a reset whose sequence number is below its RCV.NXT. A reset that answers a
+    // retransmission of the peer has the right number, so run until the peer retransmits.
     for _ in 0..10_000 {
         net.turn();
     }
@@ -362,8 +362,9 @@ fn the_crash_of_one_stack_disturbs_no_other() {
     assert!(net.peer.is_end(net.clients[0].connection));
 }
 
-/// A new version of the program takes over the 3-tuple (protocol, local address, local port). No
-/// stack knows the old connection, which is idle. A new connection reaches the new stack at once.
+/// A new version of the program takes over the 3-tuple (protocol, local address, local port). The
+/// new version does not know the idle connection of the old version. A new connection reaches the
+/// new version.
 #[test]
 fn a_new_stack_takes_the_3_tuples_over() {
     let mut net = Net::new(0);

@@ -1,7 +1,7 @@
 //! GSO on a mux port (`service/mux`), with and without loss. A mux port is a pair of packet rings
 //! through which a program with a TCP/IP stack of its own shares the NIC. The embedded stack on the
-//! port sends bulk data as GSO frames through shared memory. The mux splits the frames, because the
-//! NIC of this test has no GSO.
+//! port sends bulk data as GSO frames through shared memory. A GSO frame has the payload of several
+//! segments. The mux splits the frames, because the NIC of this test has no GSO.
 
 use std::{cell::RefCell, rc::Rc};
 
@@ -20,7 +20,7 @@ const LOCAL: IpAddress = IpAddress::from_v4([10, 0, 0, 1]);
 const PEER: IpAddress = IpAddress::from_v4([10, 0, 0, 2]);
 /// Endpoint of the server, which runs on the embedded stack.
 const SERVER: Endpoint = Endpoint::new(LOCAL, 1000);
-/// Length of the mux port's packet ring of each direction in bytes.
+/// Length in bytes of each of the mux port's two packet rings.
 const RING_LEN: u32 = 256 * 1024;
 /// Bytes that the server sends.
 const LEN: usize = 2_000_000;
@@ -49,8 +49,8 @@ impl Link {
     }
 }
 
-/// Makes the packet interface of the peer at the other end of the NIC. The interface accepts no
-/// packet longer than the MTU.
+/// Makes the packet interface of the peer at the other end of the NIC. The test fails if a packet
+/// to the peer is longer than the MTU.
 fn peer_port(wire: MemPort, link: Link) -> FnPort<Receive, Send> {
     let loss = link.loss;
     let wire = Rc::new(RefCell::new(wire));
@@ -96,8 +96,8 @@ fn peer_port(wire: MemPort, link: Link) -> FnPort<Receive, Send> {
 }
 
 /// Sends [`LEN`] bytes from the server to the peer, and compares the received bytes with the sent
-/// bytes. Checks the bytes of the peer, too, if the peer sends data. Returns the counters of the
-/// server's mux port.
+/// bytes. If the peer sends data, too, also compares the bytes of the other direction. Returns the
+/// counters of the server's mux port.
 fn transfer(link: Link) -> PortCounters {
     let config = MemConfig {
         partial_checksums: false,
@@ -163,7 +163,8 @@ fn bulk_data_leaves_a_port_as_gso_frames() {
     let counters = transfer(Link::with_loss(0));
     assert!(counters.refused.is_empty(), "{counters:?}");
     assert_eq!(counters.lost, 0);
-    // Most segments are in GSO frames of many segments.
+    // `sent` counts the packets after the split. On average, there are more than eight packets for
+    // each GSO frame.
     assert!(counters.gso_frames > 10, "{counters:?}");
     assert!(counters.sent > 8 * counters.gso_frames, "{counters:?}");
 }
@@ -178,9 +179,9 @@ fn lost_segments_of_gso_frames_are_sent_again() {
     }
 }
 
-/// Segments of 524 bytes are long enough for GSO. Segments with SACK blocks carry less payload, and
-/// are too short. The mux would refuse a GSO frame of such segments, so the stack sends these
-/// segments one by one.
+/// The mux refuses a GSO frame whose segments have less than 512 bytes of payload. With an MTU of
+/// 576 bytes, a segment has 524 bytes of payload. SACK blocks in a segment can reduce the payload
+/// below 512 bytes. The stack then sends the segments one by one.
 #[test]
 fn sack_blocks_may_make_segments_too_short_for_gso() {
     for loss in [7, 10] {

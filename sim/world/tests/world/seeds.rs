@@ -1,12 +1,14 @@
-//! Seeds that once failed, each with the fault of the service, of the simulator or of its checker.
+//! Seeds whose runs once failed. The comment of each test describes the fault, which was in the
+//! service (`tidelaned`), in the simulator or in the simulator's checker.
 //!
-//! Each seed runs twice: as the plain scenario, with IPv4 alone and without narrow paths (paths
-//! whose MTU is below the MTU of their ends), and as the full scenario. The seeds failed before
-//! scenarios had IPv6 and narrow paths, so the plain scenario draws the same events as the run that
-//! failed.
+//! Each seed runs twice: first as the plain scenario, then as the full scenario. The plain scenario
+//! has only IPv4, and no narrow paths (paths whose MTU is below the MTU of their ends). The seeds
+//! failed before scenarios had IPv6 and narrow paths, so the plain scenario has the same events as
+//! the run that failed.
 
 use tidelane_world::{Scenario, Theme, run};
 
+/// Runs the plain and the full scenario of `seed`. Panics if a run breaks a rule.
 fn holds(theme: Theme, seed: u64) {
     let drawn = Scenario::with_theme(seed, theme);
     for scenario in [drawn.clone().plain(), drawn] {
@@ -16,9 +18,9 @@ fn holds(theme: Theme, seed: u64) {
     }
 }
 
-/// The service acknowledged data that arrived before accept, and dropped the data when the program
-/// had no memory for it. The program then read bytes that an earlier connection had left in the
-/// buffer.
+/// The service acknowledged data that arrived before accept. If the program had no memory for this
+/// data, the service dropped the data. The program then read bytes that an earlier connection had
+/// left in the buffer.
 #[test]
 fn bytes_that_wait_for_accept_survive_a_program_without_memory() {
     for seed in [126, 175, 316] {
@@ -61,8 +63,9 @@ fn undelivered_connections_do_not_fill_the_backlog() {
     }
 }
 
-/// A program died with more connections than the NIC queue of its host had frames. The resets that
-/// found no free frame were lost, and peers that had sent all their data waited for ever.
+/// A program died that had more connections than the NIC queue of its host had frames (packet
+/// buffers). The resets that found no free frame were lost, and peers that had sent all their data
+/// waited for ever.
 #[test]
 fn every_connection_of_a_program_that_dies_is_reset() {
     holds(Theme::Death, 9_005_146);
@@ -76,8 +79,8 @@ fn a_syn_ack_goes_to_the_link_address_of_the_last_syn() {
 }
 
 /// A program had closed a connection whose peer had no memory and took no more data. The service
-/// aborted the connection after the last timeout. As in Linux, the abort sent nothing to the peer.
-/// The checker wrongly expected the peer to be reset.
+/// aborted the connection after the largest number of timeouts. As in Linux, the abort sent nothing
+/// to the peer. The checker wrongly expected the peer to be reset.
 #[test]
 fn the_peer_of_an_aborted_connection_may_wait_without_a_reset() {
     holds(Theme::LowMemory, 12_059_222);

@@ -1,8 +1,10 @@
-//! Swarms of seeds. No rule may be broken, and equal seeds give equal runs.
+//! Swarms: each test runs the scenarios of many seeds. No run may break a rule (the crate's
+//! `lib.rs` lists the rules), and equal seeds give equal runs.
 
 use tidelane_world::{Report, Scenario, Theme, run};
 
-/// Runs the seeds and returns the sum of their reports.
+/// Runs the scenarios of the seeds, and returns the sum of their reports. If `theme` is `None`,
+/// each seed determines its theme. Panics if a run breaks a rule.
 fn swarm(theme: Option<Theme>, seeds: std::ops::Range<u64>) -> Report {
     let mut sum = Report::default();
     for seed in seeds {
@@ -41,6 +43,7 @@ fn two_hundred_seeds_break_no_rule() {
     }
 }
 
+/// On the local path, segments pass between programs of one host in memory, without frames.
 #[test]
 fn programs_of_one_host_use_the_local_path() {
     let sum = swarm(Some(Theme::LocalPath), 1000..1020);
@@ -89,6 +92,8 @@ fn random_values_in_shared_memory_harm_nobody_else() {
     assert!(sum.memory_searches > 100, "{sum}");
 }
 
+/// A mux port is a packet ring through which a program with its own stack uses the NIC, beside the
+/// service. Some of the programs are hostile.
 #[test]
 fn stacks_on_ports_stay_apart_beside_hostile_ports() {
     let sum = swarm(Some(Theme::Ports), 7000..7100);
@@ -109,6 +114,7 @@ fn stacks_on_ports_stay_apart_beside_hostile_ports() {
     }
 }
 
+/// On a direct host, TCP runs within the program, without a service.
 #[test]
 fn direct_hosts_obey_the_rules() {
     let sum = swarm(Some(Theme::Direct), 8000..8200);
@@ -130,7 +136,8 @@ fn direct_hosts_obey_the_rules() {
     }
 }
 
-/// In this run, a segment in two buffers repeats data that lies beyond a hole.
+/// In this run, a received segment that is stored in two buffers repeats data that has already
+/// arrived beyond a hole (a gap in the received data).
 #[test]
 fn parts_of_a_segment_join_data_beyond_a_hole() {
     swarm(Some(Theme::Direct), 400..401);

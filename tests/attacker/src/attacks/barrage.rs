@@ -1,6 +1,7 @@
-//! The attack `barrage`: six attacks on the service (`tidelaned`) at once, until a deadline. Each
-//! attack runs on its own thread and uses its own registrations. A registration is a session of a
-//! program with the service. Words in capitals, such as LISTEN, are messages of a registration.
+//! The attack `barrage`: six attacks on the service (`tidelaned`) run together until a deadline.
+//! Each attack runs on its own thread and uses its own registrations. A registration is a session
+//! of a program with the service. Words in capitals, such as LISTEN, are messages of a program to
+//! the service.
 
 use std::{
     collections::BTreeMap,
@@ -40,9 +41,10 @@ pub struct Options {
     connect: std::net::SocketAddrV4,
 }
 
-/// Maximum number of idle registrations held at once.
+/// Maximum number of idle registrations that are open at the same time.
 const IDLE_MAX: usize = 2000;
-/// Time that an attack sleeps after a failed registration.
+/// Time that an attack sleeps after a failed registration. The attack `registrations` also sleeps
+/// for this time when it reaches [`IDLE_MAX`].
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Numbers of counted actions of one attack, by result. An action is a request to the service, or a
@@ -69,7 +71,7 @@ impl Counts {
     }
 }
 
-/// A function that runs one attack until the deadline, its third argument.
+/// A function that runs one attack until a deadline. The deadline is the third argument.
 type Attack = fn(&Target, &Options, Instant) -> Counts;
 
 /// The names of the attacks in the output, and their functions.
@@ -124,8 +126,8 @@ fn with_programs(
     counts
 }
 
-/// The attack `claims`: repeatedly claims a port with a new socket and closes the socket. One
-/// request in four is LISTEN, and the others are RESERVE.
+/// The attack `claims`: repeatedly claims a port (asks the service to handle the port) with a new
+/// socket, and then closes the socket. Of four requests, three are RESERVE and one is LISTEN.
 fn claims(target: &Target, _: &Options, until: Instant) -> Counts {
     let any_port = |reuse_address| Bound {
         bind: ([0, 0, 0, 0], 0).into(),
@@ -148,8 +150,8 @@ fn claims(target: &Target, _: &Options, until: Instant) -> Counts {
     })
 }
 
-/// The attack `registrations`: registers until a refusal or until [`IDLE_MAX`], closes all
-/// registrations, and begins again.
+/// The attack `registrations`: registers until a registration fails or [`IDLE_MAX`] registrations
+/// are open, then closes all registrations, and begins again.
 fn registrations(target: &Target, _: &Options, until: Instant) -> Counts {
     let mut counts = Counts::default();
     let mut held: Vec<Service> = Vec::new();

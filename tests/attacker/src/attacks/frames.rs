@@ -19,7 +19,7 @@ use crate::{
     report,
 };
 
-/// Payload sent after the handshake. An echo server returns it.
+/// Payload sent after the handshake. An echo server returns this payload.
 const PAYLOAD: &[u8] = b"are you there?\n";
 /// EtherType of a VLAN tag (IEEE 802.1Q).
 const ETHERTYPE_VLAN: u16 = 0x8100;
@@ -49,7 +49,7 @@ pub struct Options {
     /// Destination MAC address
     #[arg(long)]
     to_mac: String,
-    /// Source MAC address, if not the interface's
+    /// Source MAC address; by default, the MAC address of the interface
     #[arg(long)]
     from_mac: Option<String>,
     /// VLAN id of a tag to put into each frame
@@ -60,21 +60,22 @@ pub struct Options {
     seconds: f64,
 }
 
-/// Numbers of segments that the peer sent to the source address of the frames.
+/// Numbers of segments that the peer sent to the source address of the frames, and the first
+/// payload of these segments.
 #[derive(Default)]
 struct Received {
     /// Number of segments with SYN and without RST.
     syn_acks: u32,
     /// Number of RST segments.
     resets: u32,
-    /// Number of segments without SYN and RST.
+    /// Number of segments with neither SYN nor RST.
     segments: u32,
     /// Payload of the first segment with payload.
     payload: Vec<u8>,
 }
 
-/// Sends a SYN. Completes the handshake and sends payload if the peer answers. Prints a line with
-/// the peer's answers.
+/// Sends a SYN. If the peer answers by a SYN,ACK, completes the handshake and sends payload. Prints
+/// a line with the peer's answers.
 pub fn run(options: &Options) -> Result<(), Failure> {
     let link = Link::open(&options.interface)?;
     let mac =
@@ -162,8 +163,8 @@ impl Attack<'_> {
         Ok(())
     }
 
-    /// Counts the segment in `frame` if it belongs to the connection. Answers a SYN with an ACK and
-    /// payload.
+    /// Counts the segment in `frame` if the segment belongs to the connection. Answers a SYN,ACK by
+    /// an ACK and by a segment with payload.
     fn on_frame(&mut self, frame: &[u8]) -> Result<(), Failure> {
         let Ok(packet) = parse_frame(frame) else {
             return Ok(());

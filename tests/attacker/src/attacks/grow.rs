@@ -14,9 +14,10 @@ use tidelane_ring::registration::new_message;
 
 use crate::{Target, protocol::Failure, region::Program, report, rings::Rings, sockets::Bound};
 
-/// Maximum number of contexts that one program requests.
+/// Maximum number of contexts that one program requests. A context is the set of rings (queues in
+/// shared memory) of one thread.
 const CONTEXTS_MAX: u32 = 256;
-/// A port without a listener. Each connect to it fails at once.
+/// A port without a listener. Each connect to this port fails immediately.
 const CLOSED_PORT: u16 = 9;
 
 /// The request that the attack repeats.
@@ -24,7 +25,7 @@ const CLOSED_PORT: u16 = 9;
 pub enum Request {
     /// INHERIT, for children that are never forked
     Inherit,
-    /// CONTEXT, as often as each program may; then a new program registers
+    /// CONTEXT, as often as one program may request it; then a new program registers
     Contexts,
     /// LISTEN, each time on a new port
     Listeners,
@@ -49,8 +50,8 @@ pub struct Options {
     seconds: f64,
 }
 
-/// Numbers of granted and of refused requests. A request without an answer, or whose answer is left
-/// unread, counts as granted when it is sent. CONNECT does not count.
+/// Numbers of granted and of refused requests. A request that has no answer, or whose answer is not
+/// read, counts as granted as soon as the request is sent. CONNECT does not count.
 #[derive(Default)]
 struct Tally {
     obtained: u64,
@@ -75,8 +76,9 @@ impl Tally {
     }
 }
 
-/// Repeats the request until the time is over. Keeps the obtained objects until then. `listeners`
-/// also ends when its ports are used up, and `unread` when the service closes the connection.
+/// Repeats the request until the time is over, and keeps the obtained objects until then.
+/// `listeners` ends earlier if its ports are used up. `unread` ends earlier if the service closes
+/// the connection.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let until = Instant::now() + Duration::from_secs_f64(options.seconds);
     let mut tally = Tally::default();

@@ -1,6 +1,7 @@
-//! The attack `idle-registrations`: makes registrations up to a maximum or until the service
-//! (`tidelaned`) refuses, and keeps them without using them. A registration is a session of a
-//! program with the service.
+//! The attack `idle-registrations`: registers with the service (`tidelaned`) repeatedly, until an
+//! attempt fails or a maximum number is reached. Keeps the registrations without using them. A
+//! registration is a session of a program with the service. The message REGISTER begins the
+//! session.
 
 use std::{thread, time::Duration};
 
@@ -26,8 +27,8 @@ pub struct Options {
     seconds: f64,
 }
 
-/// Registers [`Options::count`] times or until an attempt fails, and keeps all registrations until
-/// the end.
+/// Makes up to [`Options::count`] registrations. Stops at the first attempt that fails. Keeps the
+/// registrations for [`Options::seconds`].
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let mut kept: Vec<Service> = Vec::new();
     let (mut registered, mut refused) = (0, None);
@@ -50,9 +51,10 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Connects to the registration socket, and registers unless `silent` is true. Closes the received
-/// descriptors of memory and of doorbells (eventfds) at once, because RLIMIT_NOFILE limits this
-/// process. The service keeps its own descriptors of the same objects.
+/// Connects to the registration socket. If `silent` is false, also registers. The answer to
+/// REGISTER carries descriptors of memory and of doorbells (eventfds). The function closes these
+/// descriptors before it returns, because RLIMIT_NOFILE limits this process. The service keeps its
+/// own descriptors of the memory and the doorbells.
 fn one(target: &Target, silent: bool) -> Result<Service, Failure> {
     let service = target.connect()?;
     if !silent {

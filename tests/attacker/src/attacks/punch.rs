@@ -18,7 +18,7 @@ use crate::{Target, protocol::Failure, region::Program, report};
 /// Options of `punch`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// MiB that each thread allocates before it punches; more memory makes the call longer
+    /// MiB that each thread allocates in each memory file; more memory makes each punch longer
     #[arg(long, default_value_t = 256)]
     mib: u64,
     /// Number of threads
@@ -32,19 +32,19 @@ pub struct Options {
 /// Numbers of calls, by kind, that the kernel carried out or refused.
 #[derive(Debug, Default)]
 struct Tally {
-    /// Holes punched by `fallocate` through a descriptor from the service.
+    /// Number of holes punched by `fallocate` through a descriptor from the service.
     punched: u64,
-    /// Holes punched through the mapping of the region.
+    /// Number of holes punched through the mapping of the region.
     removed: u64,
-    /// Memory files truncated by `ftruncate`.
+    /// Number of truncations of memory files by `ftruncate`.
     shrunk: u64,
-    /// Calls of any kind that the kernel refused.
+    /// Number of calls of any kind that the kernel refused.
     refused: u64,
     /// Longest duration of a call that the kernel carried out.
     longest: Duration,
 }
 
-/// Punches holes into all memory from the service, with several threads at once.
+/// Punches holes into all memory from the service, with several concurrent threads.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let program = Program::register(target, "punch")?;
     // A core reads the rings of each context (the rings of one thread) in each iteration of its
@@ -72,8 +72,10 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Allocates up to `len` bytes near the end of each memory file, then tries each call that frees
-/// pages on the whole file. `number` is the number of the thread.
+/// Allocates up to `len` bytes near the end of each memory file. Then tries to punch a hole that
+/// covers the file, and to truncate the file. Finally tries to punch a hole through the mapping of
+/// the region. `number` is the number of the thread: threads with even numbers and threads with odd
+/// numbers allocate different bytes.
 fn punch(program: &Program, number: u32, len: u64, tally: &Mutex<Tally>) {
     for memory in program.memories() {
         let Ok(stat) = fstat(memory) else { continue };
@@ -110,7 +112,8 @@ fn shrink(memory: &OwnedFd) -> bool {
     shrunk
 }
 
-/// Makes the call `call`. If it returns true, counts it in `field`, and otherwise as refused.
+/// Makes the call `call`. If `call` returns true, increments `field` of `tally`. Otherwise,
+/// increments `refused`.
 fn tally_up(
     tally: &Mutex<Tally>,
     field: impl Fn(&mut Tally) -> &mut u64,

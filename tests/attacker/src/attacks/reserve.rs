@@ -1,5 +1,5 @@
-//! The attack `reserve`: reserves the port of a bound socket that may not be entitled to the port.
-//! The message RESERVE passes the socket to the service (`tidelaned`).
+//! The attack `reserve`: asks the service (`tidelaned`) to reserve the port of a bound socket, even
+//! if the socket gives no right to the port. The message RESERVE passes the socket to the service.
 
 use std::{os::fd::AsFd, thread, time::Duration};
 
@@ -30,7 +30,8 @@ pub struct Options {
     seconds: f64,
 }
 
-/// Sends RESERVE repeatedly. Prints a line with the number of granted requests and the last answer.
+/// Sends RESERVE [`Options::times`] times. Stops early if the service closes the connection or a
+/// system call fails. Prints a line with the number of granted requests and the most recent answer.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let program = Program::register(target, "reserve")?;
     let mut kept = Vec::new();

@@ -1,5 +1,5 @@
-//! The attack `scan`: searches the memory that the service (`tidelaned`) shares with this program
-//! for bytes of other programs.
+//! The attack `scan`: searches for bytes of other programs. The searched memory is the memory that
+//! the service (`tidelaned`) shares with this program.
 
 use std::net::SocketAddrV4;
 
@@ -47,8 +47,8 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opens the connections, sends one byte on each, and reads the answers. Returns the number of
-/// connections that the service has started, established or not.
+/// Opens the connections, sends one byte on each connection, and marks the answers as read. Returns
+/// the number of connections that the service has started, established or not.
 fn exchange(program: &Program, rings: &mut Rings, server: SocketAddrV4, options: &Options) -> u64 {
     let address = server.ip().to_ipv6_mapped().octets();
     for _ in 0..options.connections {

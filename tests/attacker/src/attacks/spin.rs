@@ -1,5 +1,5 @@
 //! The attack `spin`: threads that only use CPU time. Tests compare the effect of other attacks
-//! with this one.
+//! with the effect of this attack.
 
 use std::{
     hint, thread,

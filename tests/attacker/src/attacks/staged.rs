@@ -1,6 +1,7 @@
 //! The attack `staged`: leaves connections in the accept queue, where the service (`tidelaned`)
-//! keeps their data. Then accepts the connections, and searches their buffers for bytes of other
-//! connections.
+//! keeps their data. Then accepts the connections, and searches for bytes of other connections in
+//! the memory that the service shares with this program. This memory has the buffers of the
+//! accepted connections.
 
 use std::{os::fd::AsFd, thread, time::Duration};
 
@@ -34,8 +35,8 @@ pub struct Options {
     seconds: f64,
 }
 
-/// Listens, waits, accepts, and searches all memory from the service for the marker. Prints a line
-/// with the number of occurrences.
+/// Listens, waits, accepts, and then searches for the marker in all memory that the service shares
+/// with this program. Prints a line with the number of occurrences.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let program = Program::register(target, "staged")?;
     let mut rings = program.context(0)?;

@@ -10,9 +10,10 @@ use super::host::Host;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FastOpen {
     /// TCP_FASTOPEN: limit on the connections whose SYN carried data and whose handshake is not
-    /// complete.
+    /// complete. `None` if the program has not set the option.
     backlog: Option<u32>,
-    /// TCP_FASTOPEN_CONNECT.
+    /// TCP_FASTOPEN_CONNECT: if true and the SYN may carry data, the first write after `connect`
+    /// sends the SYN.
     pub on_connect: bool,
     /// Peer of a deferred `connect`. The SYN leaves with the first write.
     pub deferred: Option<Endpoint>,

@@ -16,14 +16,16 @@ use crate::ip::Version;
 /// is constant, so that runs are reproducible.
 const SECRET: [u8; 16] = *b"conformance runs";
 
+/// Function that copies the next received packet to its argument and returns the packet's length.
 type Receive = Box<dyn FnMut(&mut [u8]) -> Option<usize>>;
+/// Function that sends a packet. The function returns true if the packet was sent.
 type Send = Box<dyn FnMut(&[u8]) -> bool>;
 
 /// The two queues of the device, and the present virtual time.
 #[derive(Debug)]
 struct Device {
     now: Instant,
-    /// Packets that the stack has not received.
+    /// Packets that the stack has not received yet.
     received: VecDeque<Vec<u8>>,
     /// Packets that the stack has sent, with their times.
     sent: VecDeque<(Instant, Vec<u8>)>,
@@ -105,7 +107,7 @@ impl Host {
         self.device.borrow_mut().sent.pop_front()
     }
 
-    /// Returns `struct tcp_info` of a connection. `mss_max` is TCP_MAXSEG.
+    /// Returns `struct tcp_info` of a connection. `mss_max` is the value of TCP_MAXSEG.
     pub fn tcp_info(&self, connection: Connection, mss_max: u16) -> Option<Vec<u8>> {
         let info = self.stack.info(connection)?;
         let driver = DriverInfo {

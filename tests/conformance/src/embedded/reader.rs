@@ -10,7 +10,7 @@ use super::{host::Host, urgent::UrgentReader};
 pub struct Reader {
     /// True after `shutdown(SHUT_RD)`.
     pub shut: bool,
-    /// The reading of urgent data.
+    /// State of the reading of urgent data.
     pub urgent: UrgentReader,
 }
 

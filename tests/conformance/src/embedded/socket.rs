@@ -1,5 +1,4 @@
-//! A TCP socket with the calls and errors of Linux, implemented with the public functions of the
-//! embedded stack.
+//! A TCP socket of the embedded stack, with the calls and errors of Linux.
 
 use tidelane_embedded::{
     CloseCause, Connection, Endpoint, Event, ListenError, Listener, State, Status,
@@ -114,8 +113,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Returns the local endpoint for `listen` or `connect`: the endpoint of `bind`, or the host's
-    /// address with port 0.
+    /// Returns the local endpoint that `bind` has set, or else the host's address with port 0.
     fn local(&self, host: &Host) -> Endpoint {
         self.local.unwrap_or(Endpoint::new(host.address, 0))
     }
@@ -202,7 +200,7 @@ impl Socket {
         Ok(in_syn)
     }
 
-    /// Returns the result of the handshake. Fails with EAGAIN while it is not complete.
+    /// Returns the result of the handshake. Fails with EAGAIN while the handshake is not complete.
     pub fn connect_result(&mut self, host: &Host) -> CallResult<()> {
         if let Some(error) = self.error.take() {
             return Err(error);
@@ -227,7 +225,7 @@ impl Socket {
     }
 
     /// Opens the connection with as many of `bytes` as the SYN may carry, and returns their number.
-    /// Returns `None` once if an earlier call opened the connection and the handshake is complete.
+    /// Returns `None` if the connection is already open, and no call has reported this before.
     pub fn send_with_syn(
         &mut self,
         host: &mut Host,

@@ -7,21 +7,21 @@
 use tidelane_embedded::{Status, Urgent};
 use tidelane_packetdrill::errno::{CallResult, Errno};
 
-/// The reading of urgent data by one socket.
+/// State of the reading of urgent data by one socket.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UrgentReader {
     /// SO_OOBINLINE.
     pub inline: bool,
     /// True if `recv` with MSG_OOB and without MSG_PEEK has returned the urgent byte.
     taken: bool,
-    /// True if the urgent byte was the next byte to read when the last packet arrived.
+    /// True if the urgent byte was the next byte to read when the most recent packet arrived.
     was_next: bool,
 }
 
 /// The bytes that the next `recv` handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Part {
-    /// Number of bytes to skip: 1 for an urgent byte.
+    /// Number of bytes to skip: 1 if the next byte is an urgent byte that `recv` skips, else 0.
     pub skip: u32,
     /// Largest number of bytes to return after the skipped bytes.
     pub len: u32,
@@ -79,8 +79,7 @@ impl UrgentReader {
         status.urgent.is_some_and(arrived) && !self.taken
     }
 
-    /// Implements `recv` with MSG_OOB. `over` is true if the call must not wait for more
-    /// data.
+    /// Implements `recv` with MSG_OOB. `over` is true if the call must not wait for more data.
     pub fn receive(&mut self, status: &Status, flags: i32, over: bool) -> CallResult<Vec<u8>> {
         let urgent = status.urgent.filter(|_| !self.taken && !self.inline);
         match urgent.ok_or(Errno::INVAL)?.byte {

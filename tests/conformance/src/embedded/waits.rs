@@ -1,5 +1,6 @@
-//! Checks that the embedded stack reports an event when a call that had to wait can succeed.
-//! Without the event, a program that waits for events instead of trying again would wait forever.
+//! Checks the events of the embedded stack. If a call had to wait, the stack must report an event
+//! as soon as the call can succeed. Without the event, a program that waits for events instead of
+//! trying again would wait forever.
 
 use tidelane_embedded::Event;
 
@@ -46,12 +47,12 @@ impl Waits {
         self.0.retain(|waiting| *waiting != wait);
     }
 
-    /// Checks, after a call that did not have to wait, that no event is missing for an earlier call
-    /// that had to wait.
+    /// Checks a call that did not have to wait. If an earlier call of the same kind had to wait,
+    /// the event of the earlier call must have arrived.
     ///
     /// # Panics
     ///
-    /// If an earlier call had to wait, and no event has arrived since.
+    /// If an earlier call of this kind had to wait, and its event has not arrived.
     pub fn end(&self, wait: Wait) {
         assert!(!self.0.contains(&wait), "{wait:?}: no event came");
     }

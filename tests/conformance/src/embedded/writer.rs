@@ -10,7 +10,7 @@ use super::host::Host;
 pub struct Writer {
     /// True after `shutdown(SHUT_WR)`.
     pub shut: bool,
-    /// True if the last write had MSG_MORE.
+    /// True if the most recent write had MSG_MORE.
     more: bool,
 }
 
@@ -43,8 +43,9 @@ impl Writer {
         }
     }
 
-    /// Records whether the next write has MSG_MORE, which corks the connection. `options` are the
-    /// socket options that the program has set.
+    /// Records whether the next write has MSG_MORE, which corks the connection: the stack holds
+    /// back data that does not fill a segment. `options` are the socket options that the program
+    /// has set.
     pub fn more_to_come(
         &mut self,
         host: &mut Host,

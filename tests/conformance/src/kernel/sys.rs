@@ -1,4 +1,5 @@
-//! The system calls that a run on the kernel makes. All unsafe code of this crate is in this file.
+//! The system calls that the runner makes to test the kernel's TCP. All unsafe code of this crate
+//! is in this file.
 
 use std::{
     ffi::c_void,
@@ -41,13 +42,15 @@ pub fn new_network_namespace() -> io::Result<()> {
 }
 
 /// Gives the calling thread, and the threads that it starts later, priority over other processes
-/// (nice -20), because scripts check the times of events. The threads sleep nearly always.
+/// (nice -20), because scripts check the times of events. The threads sleep nearly always, so they
+/// take little time from other processes.
 pub fn take_precedence() {
     // SAFETY: the call touches no memory. Without the privilege the call has no effect.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, libc::gettid() as libc::id_t, -20) };
 }
 
-/// Creates a tun device that reads and writes bare IP packets (IFF_NO_PI).
+/// Creates the tun device `name`. Each read or write of the returned descriptor transfers one IP
+/// packet without a further header (IFF_NO_PI).
 pub fn open_tun(name: &str) -> io::Result<OwnedFd> {
     // SAFETY: the pointer is to a valid C string.
     let fd =
@@ -77,38 +80,40 @@ pub fn wait_readable(fd: Fd, timeout_ms: i32) -> bool {
     unsafe { libc::poll(&mut entry, 1, timeout_ms) > 0 }
 }
 
-/// Implements `read(2)`.
+/// Calls `read(2)`.
 pub fn read(fd: Fd, buffer: &mut [u8]) -> io::Result<usize> {
     // SAFETY: the length is the buffer's.
     let len = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
     usize::try_from(len).map_err(|_| io::Error::last_os_error())
 }
 
-/// Implements `write(2)`.
+/// Calls `write(2)`.
 pub fn write(fd: Fd, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: the length is that of the bytes.
     let len = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
     usize::try_from(len).map_err(|_| io::Error::last_os_error())
 }
 
-/// Implements `shutdown(2)` of both directions, which also ends blocked calls.
+/// Calls `shutdown(2)` for both directions, which also ends blocked calls on the socket.
 pub fn shutdown(fd: Fd) {
     // SAFETY: the call touches no memory.
     unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
 }
 
-/// Implements `close(2)`.
+/// Calls `close(2)`.
 pub fn close(fd: Fd) {
     // SAFETY: `fd` is a socket of the run, closed once.
     unsafe { libc::close(fd) };
 }
 
-/// Returns a `struct sockaddr` for the sockets of `version`.
+/// Returns `ip` and `port` as the bytes of a `struct sockaddr` for sockets of the IP version
+/// `version`.
 fn address(version: Version, ip: IpAddr, port: u16) -> Vec<u8> {
     let end = Endpoint::new(IpAddress::from(ip), port);
     address::emit(end, version.domain())
 }
 
+/// Converts the return value of a call to a result without output. -1 becomes the error in `errno`.
 fn call_result(result: i64) -> CallResult {
     CallResult::of(match result {
         -1 => Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)),
@@ -116,7 +121,8 @@ fn call_result(result: i64) -> CallResult {
     })
 }
 
-/// Makes a call of a script that runs over `version`. Blocks until the call returns.
+/// Makes the system call `call` of a script that runs over the IP version `version`. Blocks until
+/// the call returns.
 pub fn call(call: &Call, version: Version) -> CallResult {
     match call {
         Call::Receive { fd, len, flags } => receive(*fd, *len, *flags),
@@ -168,7 +174,7 @@ pub fn call(call: &Call, version: Version) -> CallResult {
     }
 }
 
-/// Makes a call whose arguments are numbers.
+/// Makes a call whose arguments are all numbers. Returns ENOSYS for any other call.
 fn call_with_numbers(call: &Call) -> CallResult {
     // SAFETY: none of these calls touches memory. `accept` permits null pointers.
     let result = unsafe {

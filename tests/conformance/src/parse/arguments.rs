@@ -3,7 +3,8 @@
 use super::{Parsed, cursor::Cursor};
 use crate::ast::{CallSpec, Expr};
 
-/// Parses a call, after the time of its event.
+/// Parses a call. The caller has already parsed the time at which the call starts. If the call
+/// blocks, the text continues with `...` and the time of return.
 pub fn call(cursor: &mut Cursor<'_>) -> Parsed<CallSpec> {
     let until = match cursor.eat("...") {
         true => {
@@ -42,7 +43,7 @@ pub fn call(cursor: &mut Cursor<'_>) -> Parsed<CallSpec> {
     })
 }
 
-/// Parses operands that are joined by `|`.
+/// Parses one operand, or several operands that are joined by `|`.
 fn expression(cursor: &mut Cursor<'_>) -> Parsed<Expr> {
     let first = operand(cursor)?;
     let mut parts = vec![first];
@@ -55,7 +56,7 @@ fn expression(cursor: &mut Cursor<'_>) -> Parsed<Expr> {
     })
 }
 
-/// Parses an argument without `|`.
+/// Parses an argument or a result that contains no `|`, or one of the parts between `|`.
 fn operand(cursor: &mut Cursor<'_>) -> Parsed<Expr> {
     let what = "an argument: a number, a name, \"text\", [list], {fields} or ...";
     if cursor.eat("...") {

@@ -1,5 +1,6 @@
-//! The parser's cursor, which reads words and numbers, skips blanks and comments, and counts lines
-//! and columns.
+//! The parser's cursor, which reads words and numbers, skips blanks (whitespace, line ends and
+//! comments), and counts lines and columns. The cursor also collects the remarks in comments. A
+//! remark says why the script fails on a stack.
 
 use crate::{
     ast::{Position, Remark},
@@ -47,8 +48,8 @@ fn remark(comment: &str) -> Option<Remark> {
 /// Result of a parser function.
 pub type Parsed<T> = Result<T, ParseError>;
 
-/// The position of the parser in the text of a script, and the remarks in the comments before this
-/// position.
+/// The position of the parser in the text of a script, and the remarks in the `//` comments before
+/// this position.
 pub struct Cursor<'a> {
     /// The text from the position on.
     rest: &'a str,
@@ -58,7 +59,7 @@ pub struct Cursor<'a> {
     column: u32,
     /// True if comments begin with `#`, as in Python. False for `//` and `/* */`.
     hash_comments: bool,
-    /// Remarks found in comments.
+    /// Remarks in the `//` comments so far.
     pub remarks: Vec<Remark>,
 }
 
@@ -79,7 +80,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Returns a cursor over the content of a `%{ }%` block that starts at `at`.
+    /// Returns a cursor over `text`, the content of a `%{ }%` block. `at` is the position of the
+    /// content in the script.
     pub fn within(text: &'a str, at: Position) -> Self {
         Self {
             rest: text,
@@ -119,7 +121,8 @@ impl<'a> Cursor<'a> {
         after.is_some_and(|after| !after.starts_with(is_word))
     }
 
-    /// Returns the error "expected `what`, found ..." with the word or character at the position.
+    /// Returns the error "expected `what`, found ...". After "found", the message has the word or
+    /// the character at the position, or says that the line or the script ends there.
     pub fn error<T>(&self, what: &str) -> Parsed<T> {
         let line = self.rest.lines().next().unwrap_or("").trim_end();
         let found: String = match line.chars().next() {
@@ -246,8 +249,8 @@ impl<'a> Cursor<'a> {
         }
         let at = self.position();
         let whole = self.take_while(|c| c.is_ascii_digit());
-        // Do not take "..." for a fraction: it separates the times of a blocking call, as in
-        // `0.1...0.2 read(...)`.
+        // Do not read "..." as a fraction. The three points separate the two times of a blocking
+        // call: the start and the return, as in `0.1...0.2 read(...)`.
         let fraction = match self.is_next("...") {
             false if self.is_next(".") => {
                 self.take(1);
@@ -268,7 +271,7 @@ impl<'a> Cursor<'a> {
         Ok(whole * 1_000_000 + micros.parse::<u64>().map_err(|_| bad())?)
     }
 
-    /// Consumes blanks, line ends and comments.
+    /// Consumes whitespace, line ends and comments. Stores the remarks in `//` comments.
     pub fn skip_blanks(&mut self) {
         loop {
             self.take_while(|c| c.is_ascii_whitespace());
@@ -289,8 +292,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Stores the remark in `comment`, if there is a remark. A comment that begins with two blanks
-    /// continues the reason of the last remark.
+    /// Stores the remark in `comment` (the text after `//`), if there is a remark. A comment that
+    /// begins with two spaces continues the reason of the previous remark.
     fn add_remark(&mut self, comment: &str) {
         if let Some(remark) = remark(comment) {
             self.remarks.push(remark);

@@ -1,11 +1,11 @@
-//! Definitions in scripts: `--define=NAME=value` for all IP versions, and for example
-//! `--define-ipv6=NAME=value` for one version.
+//! Definitions in scripts. The line `--define=NAME=value` holds for all IP versions. A line such as
+//! `--define-ipv6=NAME=value` holds for one IP version.
 
 use std::collections::BTreeMap;
 
 /// Replaces each `$NAME` in a script by its value. `version` is the name of the IP version, such as
-/// `ipv6`. The last definition for this version counts. Without a definition for this version, the
-/// last definition for all versions counts.
+/// `ipv6`. If a name has definitions for this version, the last of them counts. Otherwise the last
+/// definition for all versions counts.
 pub fn expand(text: &str, version: &str) -> String {
     let own = format!("--define-{version}=");
     let mut values = BTreeMap::new();

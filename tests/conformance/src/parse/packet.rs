@@ -16,7 +16,7 @@ const FLAGS: [(char, u8); 8] = [
 ];
 
 /// An ICMP error: the two words of its name, its type and code in ICMP, and its type and code in
-/// ICMPv6. The second word may be empty.
+/// ICMPv6. The second word may be empty. `None` means that the protocol does not have the error.
 type IcmpKind = (
     &'static str,
     &'static str,
@@ -53,8 +53,8 @@ const ICMP_KINDS: [IcmpKind; 20] = [
     ("parameter_problem", "", Some((12, 0)), Some((4, 0))),
 ];
 
-/// Parses a packet, after the `<` or `>` of its direction. `inbound` is true for a packet to
-/// inject.
+/// Parses the packet that follows `<` or `>`. `inbound` is true after `<`, which precedes a packet
+/// that the script injects.
 pub fn packet(cursor: &mut Cursor<'_>, inbound: bool) -> Parsed<PacketSpec> {
     let ecn = ecn(cursor, inbound)?;
     if cursor.is_next_word("icmp") {
@@ -93,7 +93,7 @@ pub fn packet(cursor: &mut Cursor<'_>, inbound: bool) -> Parsed<PacketSpec> {
 }
 
 /// Parses an ECN field in brackets or parentheses, such as `[ect0]`. Returns `None` if the packet
-/// starts with neither.
+/// starts with neither a bracket nor a parenthesis.
 fn ecn(cursor: &mut Cursor<'_>, inbound: bool) -> Parsed<Option<EcnSpec>> {
     let close = match cursor.peek() {
         Some('[') => "]",
@@ -120,7 +120,8 @@ fn ecn(cursor: &mut Cursor<'_>, inbound: bool) -> Parsed<Option<EcnSpec>> {
     cursor.error("noecn, ect0, ect1, ect01 or ce")
 }
 
-/// Parses source and destination port, such as `5000 > 8080`, if the packet starts with a digit.
+/// Parses the source and the destination port of a packet that starts with a digit. An example is
+/// `5000 > 8080`. Returns `None` if the packet does not start with a digit.
 fn ports(cursor: &mut Cursor<'_>) -> Parsed<Option<(u16, u16)>> {
     if !cursor.peek().is_some_and(|c| c.is_ascii_digit()) {
         return Ok(None);
@@ -240,7 +241,8 @@ fn sack_blocks(cursor: &mut Cursor<'_>) -> Parsed<Vec<(u32, u32)>> {
     Ok(blocks)
 }
 
-/// Parses bytes in hexadecimal digits. The list may be empty.
+/// Parses bytes in hexadecimal notation, two digits a byte. If no digit follows, returns an empty
+/// list.
 fn hex(cursor: &mut Cursor<'_>) -> Parsed<Vec<u8>> {
     let at = cursor.position();
     let digits = cursor.take_while(|c| c.is_ascii_hexdigit());

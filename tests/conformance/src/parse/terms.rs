@@ -1,4 +1,5 @@
-//! Parses the conditions of a `%{ }%` block, such as `assert a == b and c, shown`.
+//! Parses the conditions of a `%{ }%` block, such as `assert a == b and c, shown`. If a condition
+//! does not hold, the message of the failure shows the value of the term after the comma.
 //!
 //! packetdrill passes these blocks to Python. This parser supports only the integer operators that
 //! scripts use. Unlike in Python, `&` and `|` have the same precedence.
@@ -133,7 +134,7 @@ fn sum(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     }
 }
 
-/// Parses terms joined by `*`, `/`, `//` or `%`.
+/// Parses terms joined by `*`, `/`, `//` or `%`. Both `/` and `//` are the integer division.
 fn product(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     let mut left = atom(cursor)?;
     loop {

@@ -6,12 +6,14 @@ use crate::{
     release::Release,
 };
 
+/// Returns the only event of the script `text`.
 fn only(text: &str) -> Event {
     let script = parse(text).unwrap_or_else(|error| panic!("{text}: {error:?}"));
     assert_eq!(script.events.len(), 1, "{text}");
     script.events.into_iter().next().unwrap()
 }
 
+/// Returns the segment in the only event of the script `text`.
 fn tcp(text: &str) -> TcpSpec {
     match only(text).action {
         Action::Inject(PacketSpec::Tcp(tcp)) | Action::Expect(PacketSpec::Tcp(tcp)) => tcp,
@@ -19,6 +21,7 @@ fn tcp(text: &str) -> TcpSpec {
     }
 }
 
+/// Returns the call in the only event of the script `text`.
 fn call(text: &str) -> CallSpec {
     match only(text).action {
         Action::Call(call) => call,
@@ -176,6 +179,8 @@ fn a_script_with_head_settings_and_remarks() {
 
 #[test]
 fn a_remark_may_be_limited_to_some_releases() {
+    // The last two comments are no remarks: a remark on the engine must have the word `lacks` and
+    // no range of releases.
     let text = "// RFC 9293\n// kernel-ipv6 < 6.10: differs: it waits\n\
                 // kernel >= 6.2 < 6.5: lacks: a setting\n\
                 // engine: differs: no remark, as the next\n// engine < 6.1: lacks: nothing\n";

@@ -28,7 +28,8 @@ struct Watch {
     events: u32,
     /// User data that `epoll_wait` returns with the events.
     data: u64,
-    /// True if an event occurred, or the program set the watch, since the last report.
+    /// True from an event of the descriptor, or from the time at which the program sets the watch,
+    /// until `epoll_wait` reports the watch.
     pending: bool,
 }
 
@@ -91,7 +92,8 @@ impl Stack {
         events
     }
 
-    /// Marks `fd` as pending in all epoll instances. Must be called after each event of `fd`.
+    /// Marks the watches of `fd` as pending in all epoll instances. Must be called after each event
+    /// of `fd`.
     pub(crate) fn mark_pending(&mut self, fd: Fd) {
         for object in self.objects.values_mut() {
             if let Object::Epoll(epoll) = object
@@ -124,7 +126,8 @@ impl Stack {
         }
     }
 
-    /// Implements `epoll_ctl(2)`. Fails with EPERM if the stack does not own `fd`.
+    /// Implements `epoll_ctl(2)`. `ready` has the requested events and the user data. Fails with
+    /// EPERM if the stack does not own `fd`.
     pub fn epoll_control(
         &mut self,
         epoll: Fd,
@@ -158,10 +161,10 @@ impl Stack {
         Ok(())
     }
 
-    /// Returns the events of `fd` to report for `watch`, or 0.
+    /// Returns the events of `fd` to report for `watch`. Returns 0 if there is no event to report.
     fn report(&self, fd: Fd, watch: &Watch) -> u32 {
         let quiet = watch.events & EDGE != 0 && !watch.pending;
-        // `epoll_ready` clears the requested events of a one-shot watch that it has reported.
+        // `epoll_ready` reports a one-shot watch, and then clears the watch's requested events.
         let spent = watch.events & !(EDGE | ONE_SHOT) == 0 && watch.events & ONE_SHOT != 0;
         if quiet || spent {
             return 0;
@@ -180,7 +183,8 @@ impl Stack {
         }
     }
 
-    /// Implements `epoll_wait(2)` without blocking. Fails with EAGAIN if no descriptor is ready.
+    /// Implements `epoll_wait(2)` for at most `max` descriptors, without blocking. Fails with
+    /// EAGAIN if no descriptor is ready.
     pub fn epoll_ready(&mut self, epoll: Fd, max: usize) -> CallResult<Vec<Ready>> {
         let watches = self.epoll_mut(epoll)?.watches.clone();
         let mut ready = Vec::new();

@@ -49,8 +49,9 @@ pub struct ErrorQueueEntry {
 /// A write that the error queue has yet to report on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Tracked {
-    /// A write with time stamps. `wanted` has the `STAMP_*` bits that are not reported yet. With
-    /// SOF_TIMESTAMPING_OPT_ID, `key` is the number of the write's last byte, and otherwise 0.
+    /// A write with time stamps. `wanted` has the `STAMP_*` bits that are not reported yet. `key`
+    /// becomes `ee_data`. With SOF_TIMESTAMPING_OPT_ID, `key` is the number of the write's last
+    /// byte. Otherwise `key` is 0.
     Stamp { key: u32, wanted: i32 },
     /// A zero-copy write, with its number.
     ZeroCopy(u32),
@@ -60,13 +61,13 @@ enum Tracked {
 #[derive(Clone, Debug, Default)]
 pub struct ErrorQueue {
     queue: VecDeque<ErrorQueueEntry>,
-    /// Tracked writes, each with the stream position of its end.
+    /// Writes that the queue has yet to report on, each with the stream position of its end.
     tracked: Vec<(u32, Tracked)>,
     /// Number of the next zero-copy write.
     zero_copies: u32,
     /// Value of SO_TIMESTAMPING.
     stamping: i32,
-    /// Stream position of the byte with number 0.
+    /// Stream position of the byte that has number 0 in time stamps.
     stamp_base: u32,
 }
 
@@ -113,8 +114,8 @@ impl ErrorQueue {
         }
     }
 
-    /// Queues the entries that are due when all bytes before the stream position `sent` are sent,
-    /// and all bytes before `acked` are acknowledged. Returns true if an entry was queued or
+    /// Queues the entries that are due at `now`. All bytes before the stream position `sent` are
+    /// sent, and all bytes before `acked` are acknowledged. Returns true if an entry was queued or
     /// extended.
     fn resolve(&mut self, now: Instant, sent: u32, acked: u32) -> bool {
         let mut reported = false;
@@ -174,8 +175,8 @@ impl ErrorQueue {
         });
     }
 
-    /// Completes all zero-copy writes at the end of the connection. Forgets the writes with time
-    /// stamps.
+    /// Queues the completions of all zero-copy writes, and forgets the writes with time stamps. The
+    /// stack calls this function at the end of the connection.
     pub fn complete_zero_copies(&mut self) {
         for (_, what) in std::mem::take(&mut self.tracked) {
             if let Tracked::ZeroCopy(number) = what {
@@ -243,8 +244,9 @@ impl Stack {
         Ok((control, libc::MSG_ERRQUEUE | truncated))
     }
 
-    /// Returns the control message of TCP_INQ, if the program set the option. The message contains
-    /// the number of bytes `left` to read, plus one if the peer's FIN has arrived.
+    /// Returns the control message of TCP_INQ, or `None` if the program has not set this option.
+    /// `left` is the number of bytes that the program has yet to read. The message contains `left`,
+    /// plus one if the peer's FIN has arrived.
     pub fn left_to_read(&self, fd: Fd, left: u32) -> Option<Control> {
         let socket = self.socket(fd).ok()?;
         if !socket.options.is_on(libc::IPPROTO_TCP, libc::TCP_INQ) {
@@ -259,8 +261,8 @@ impl Stack {
         })
     }
 
-    /// Queues the entries that are due for the flow `id`. The stack calls this after each call of
-    /// the engine.
+    /// Queues the entries that are due for the flow (connection) `id`. The stack calls this
+    /// function after each call of the engine (Tidelane's TCP).
     pub(crate) fn update_error_queue(&mut self, id: FlowId) {
         let now = self.now();
         let Some(flow) = self.flow(id) else {

@@ -18,19 +18,22 @@ use crate::{
 /// Fast Open options and state of a socket.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FastOpen {
-    /// TCP_FASTOPEN: limit on the connections that have not completed the handshake and whose SYN
-    /// carried data. `None` until the program sets the option.
+    /// TCP_FASTOPEN: largest number of pending connections of a listener. The SYN of a pending
+    /// connection carried data, and the handshake is not complete. `None` until the program sets
+    /// the option.
     pending_requests_max: Option<u32>,
-    /// TCP_FASTOPEN_KEY. `None` until the program sets the option.
+    /// TCP_FASTOPEN_KEY: the keys for a listener's cookies. `None` until the program sets the
+    /// option.
     keys: Option<FastOpenKeys>,
-    /// TCP_FASTOPEN_CONNECT.
+    /// TCP_FASTOPEN_CONNECT: `connect` is deferred if the SYN may carry data.
     on_connect: bool,
-    /// TCP_FASTOPEN_NO_COOKIE.
+    /// TCP_FASTOPEN_NO_COOKIE: a SYN may carry data without a cookie.
     without_cookie: bool,
-    /// Peer of a deferred `connect`. The SYN leaves with the first write.
+    /// Peer of a deferred `connect`, whose SYN leaves with the first write. `None` if no `connect`
+    /// is deferred.
     pub deferred: Option<Endpoint>,
-    /// True if `connect` sent a SYN with a cookie request. A later MSG_FASTOPEN fails with
-    /// EALREADY.
+    /// True if `connect` with TCP_FASTOPEN_CONNECT sent a SYN without data, usually with a cookie
+    /// request. A later MSG_FASTOPEN fails with EALREADY.
     cookie_requested: bool,
     /// True from the `connect` or MSG_FASTOPEN that opens the connection, until a call has reported
     /// that the connection is established.
@@ -38,8 +41,8 @@ pub struct FastOpen {
 }
 
 impl FastOpen {
-    /// Returns the engine's parameters for the SYN. `more_follows` is true if the program blocks in
-    /// a write of more bytes than the SYN carries.
+    /// Returns the parameters of the engine (Tidelane's TCP) for the SYN. `more_follows` is true if
+    /// the program blocks in a write of more bytes than the SYN carries.
     const fn request(&self, more_follows: bool) -> FastOpenRequest {
         FastOpenRequest {
             without_cookie: self.without_cookie,
@@ -91,7 +94,7 @@ impl Stack {
         self.update_listener(fd)
     }
 
-    /// Fails with EINVAL unless the socket is in CLOSED or LISTEN.
+    /// Fails with EINVAL if the socket's state is neither CLOSED nor LISTEN.
     fn check_idle(&self, fd: Fd) -> CallResult<()> {
         match self.state_of(fd)? {
             State::Closed | State::Listen => Ok(()),
@@ -173,7 +176,8 @@ impl Stack {
     }
 
     /// Returns the number of payload bytes that a SYN to `to` may carry. Returns `None` if the SYN
-    /// may carry no data, so that it only requests a cookie.
+    /// may carry no data. This SYN requests a cookie, unless Fast Open is off or pauses after lost
+    /// SYNs.
     fn syn_room(&mut self, fd: Fd, to: IpAddress) -> CallResult<Option<u32>> {
         let socket = self.socket(fd)?;
         let (options, request) = (socket.options.engine, socket.fast_open.request(false));
@@ -183,8 +187,8 @@ impl Stack {
 
     /// Handles `connect` with TCP_FASTOPEN_CONNECT. Returns false if the option is not set.
     ///
-    /// A SYN that may carry data is deferred to the first write. Any other SYN leaves at once and
-    /// requests a cookie.
+    /// A SYN that may carry data is deferred to the first write. Any other SYN leaves immediately,
+    /// without data.
     pub(crate) fn connect_fast(&mut self, fd: Fd, to: Endpoint) -> CallResult<bool> {
         if !self.socket(fd)?.fast_open.on_connect {
             return Ok(false);
@@ -201,7 +205,7 @@ impl Stack {
     }
 
     /// Sends the SYN with `data`, which must fit into the SYN. `more` is true if the program blocks
-    /// to write more bytes.
+    /// in a write of more bytes than `data`.
     fn open_fast(&mut self, fd: Fd, to: Endpoint, data: &[u8], more: bool) -> CallResult<()> {
         let local = self.local_for_connect(fd, to)?;
         let mtu = self.wire.mtu;
@@ -219,17 +223,19 @@ impl Stack {
         Ok(())
     }
 
-    /// Returns true if `send` with `flags` also opens the connection, because a `connect` is
-    /// deferred or `flags` has MSG_FASTOPEN.
+    /// Returns true if a `connect` is deferred or `flags` has MSG_FASTOPEN. In both cases, `send`
+    /// with `flags` may open the connection ([`Stack::send_with_syn`]).
     pub fn sends_with_syn(&self, fd: Fd, flags: i32) -> CallResult<bool> {
         let deferred = self.socket(fd)?.fast_open.deferred.is_some();
         Ok(deferred || flags & libc::MSG_FASTOPEN != 0)
     }
 
-    /// Opens the connection with as many of `bytes` as the SYN may carry, and returns their number.
+    /// Opens the connection with as many of `bytes` as the SYN may carry. Returns the number of
+    /// bytes that the SYN carries. `waits` is true if the program blocks until all of `bytes` are
+    /// written.
     ///
-    /// Returns `None` if the connection is already open and the caller must send `bytes` normally.
-    /// `waits` is true if the program blocks until the remaining bytes are written, too.
+    /// If the handshake of an earlier SYN is complete and no call has reported this yet, returns
+    /// `None`. The caller then sends `bytes` normally.
     pub fn send_with_syn(
         &mut self,
         fd: Fd,
@@ -261,8 +267,9 @@ impl Stack {
         Ok(Some(data.len()))
     }
 
-    /// Handles MSG_FASTOPEN on a socket that has already sent its SYN. Fails with EALREADY during
-    /// the handshake, and otherwise returns `None`, so that the caller sends the bytes normally.
+    /// Handles MSG_FASTOPEN on a socket that has already sent its SYN. During the handshake, fails
+    /// with EALREADY. After the handshake, returns `None`, so that the caller sends the bytes
+    /// normally.
     fn send_again(&mut self, fd: Fd) -> CallResult<Option<usize>> {
         match self.state_of(fd)? {
             State::SynSent | State::SynReceived => Err(Errno(libc::EALREADY)),
@@ -274,7 +281,7 @@ impl Stack {
     }
 }
 
-/// Parses a boolean option. Fails with EINVAL unless the value is 0 or 1.
+/// Parses a boolean option. Fails with EINVAL if the value is neither 0 nor 1.
 fn flag(number: i32) -> CallResult<bool> {
     match number {
         0 => Ok(false),

@@ -7,15 +7,16 @@ use crate::{
     stack::{Fd, Stack},
 };
 
-/// TCP_MAXSEG before there is a connection (RFC 9293 §3.7.1, MUST-15).
+/// TCP_MAXSEG in bytes, before there is a connection, if the program has set no value (RFC 9293
+/// §3.7.1, MUST-15).
 pub const MSS_DEFAULT: u32 = 536;
 /// Size of `struct tcp_info` that the newest scripts expect, in bytes.
 const TCP_INFO_LEN: usize = 280;
-/// `tcpi_snd_ssthresh` before the first loss (Linux's TCP_INFINITE_SSTHRESH).
+/// `tcpi_snd_ssthresh` until the slow start threshold is set (Linux's TCP_INFINITE_SSTHRESH).
 const SSTHRESH_INFINITE: u32 = 0x7fff_ffff;
-/// Length of the IPv4 and TCP headers without options, in bytes.
+/// Length of the IPv4 and TCP headers together, without options, in bytes.
 const HEADERS_LEN: u32 = 20 + 20;
-/// Length of the IPv6 and TCP headers without options, in bytes.
+/// Length of the IPv6 and TCP headers together, without options, in bytes.
 const HEADERS_LEN_V6: u32 = 40 + 20;
 
 // Bits of `tcpi_options` (`TCPI_OPT_*` in `linux/tcp.h`).
@@ -25,7 +26,7 @@ const OPTION_WSCALE: u8 = 4;
 const OPTION_ECN: u8 = 8;
 const OPTION_SYN_DATA: u8 = 32;
 
-/// Returns the value of `tcpi_state` for a state.
+/// Returns the number of a TCP state in `tcpi_state`.
 const fn state_number(state: State) -> u8 {
     match state {
         State::Established => 1,
@@ -67,24 +68,24 @@ impl Fields {
     }
 }
 
-/// Values of `tcp_info` that the engine does not have. The engine's driver, such as [`Stack`],
-/// provides them.
+/// Values of `tcp_info` that the engine (Tidelane's TCP) does not have. The driver (the code that
+/// runs the engine, such as [`Stack`]) provides these values.
 #[derive(Clone, Copy, Debug)]
 pub struct DriverInfo {
-    /// Reading of the engine's clock at the present time.
+    /// The engine's clock at the present time.
     pub clock: Clock,
     /// Time in which the send buffer limited the program, in microseconds.
     pub buffer_limited_us: u64,
-    /// Number of written bytes that are not sent yet.
+    /// Number of bytes that are written but not sent yet.
     pub unsent: u32,
     /// MTU of the device in bytes.
     pub mtu: u32,
-    /// TCP_MAXSEG that the program set, or 0.
+    /// TCP_MAXSEG in bytes. 0 if the program has set no value.
     pub mss_max: u16,
 }
 
 impl DriverInfo {
-    /// Returns the largest MSS on the device for the connection of `info`.
+    /// Returns the MSS that the MTU of the device allows for the connection of `info`.
     fn device_mss(&self, info: &FlowInfo) -> u32 {
         self.mtu - headers_len(info)
     }
@@ -203,7 +204,8 @@ impl Stack {
         })
     }
 
-    /// Computes the values that the engine does not have, for the flow `id` of the socket `fd`.
+    /// Computes the values that the engine does not have, for the flow (connection) `id` of the
+    /// socket `fd`.
     fn driver_info(&self, fd: Fd, id: FlowId) -> CallResult<DriverInfo> {
         let now = self.now();
         let stats = self.flows.get(&id).copied().unwrap_or_default().stats;
@@ -217,7 +219,8 @@ impl Stack {
     }
 
     /// Implements `getsockopt` of SO_MEMINFO. The fields are rmem_alloc, rcvbuf, wmem_alloc,
-    /// sndbuf, fwd_alloc, wmem_queued, optmem, backlog and drops.
+    /// sndbuf, fwd_alloc, wmem_queued, optmem, backlog and drops. A field that this stack does not
+    /// model is 0.
     pub(crate) fn memory_info(&self, fd: Fd, id: Option<FlowId>) -> CallResult<Vec<u8>> {
         let options = &self.socket(fd)?.options;
         let queued = id.map_or(0, |id| self.queued(id));

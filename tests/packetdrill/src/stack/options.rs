@@ -14,16 +14,19 @@ use crate::{
     stack::{Fd, Stack},
 };
 
-/// Least SO_SNDBUF of Linux in bytes, after doubling (SOCK_MIN_SNDBUF).
+/// Least SO_SNDBUF of Linux in bytes (SOCK_MIN_SNDBUF). Linux doubles the program's value, and then
+/// applies this limit.
 const SNDBUF_MIN: u32 = 4608;
-/// Least SO_RCVBUF of Linux in bytes, after doubling (SOCK_MIN_RCVBUF).
+/// Least SO_RCVBUF of Linux in bytes (SOCK_MIN_RCVBUF). Linux doubles the program's value, and then
+/// applies this limit.
 const RCVBUF_MIN: u32 = 2304;
 /// Largest TCP_LINGER2 in seconds.
 const LINGER2_MAX: i32 = 120;
 /// The DSCP bits of IP_TOS and IPV6_TCLASS. The other two bits are the ECN field.
 const DSCP: u8 = 0xfc;
-/// Options with an integer value that is stored and returned, but not passed to the engine. Some of
-/// these options, such as SO_OOBINLINE, change the socket calls of this stack.
+/// Options with an integer value that is stored and returned, but not passed to the engine
+/// (Tidelane's TCP). Some of these options, such as SO_OOBINLINE, change the socket calls of this
+/// stack.
 const STORED_ONLY: [(i32, i32); 19] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
@@ -51,11 +54,11 @@ const STORED_ONLY: [(i32, i32); 19] = [
 pub struct Options {
     /// The options that the engine applies to listeners and connections.
     pub engine: SocketOptions,
-    /// SO_SNDBUF as the kernel reports it: twice the value that the program set.
+    /// SO_SNDBUF in bytes, as Linux reports SO_SNDBUF: twice the value that the program set.
     pub sndbuf: u32,
     /// True if the program set SO_SNDBUF. The buffer then does not grow automatically.
     pub sndbuf_fixed: bool,
-    /// SO_RCVBUF as the kernel reports it: twice the value that the program set.
+    /// SO_RCVBUF in bytes, as Linux reports SO_RCVBUF: twice the value that the program set.
     pub rcvbuf: u32,
     /// SO_LINGER in seconds. `None` if the option is off.
     pub linger: Option<u32>,
@@ -121,8 +124,8 @@ impl Options {
         }
     }
 
-    /// Returns the value of an option that depends on no connection, or `None` for any other
-    /// option.
+    /// Returns the value of an option whose value does not depend on a connection. Returns `None`
+    /// for any other option.
     pub fn get(&self, level: i32, name: i32) -> Option<Vec<u8>> {
         match level {
             libc::SOL_SOCKET => self.get_of_socket(name),
@@ -322,9 +325,9 @@ impl Options {
     }
 }
 
-/// Converts TCP_DEFER_ACCEPT from seconds to the least number of SYN,ACK timeouts that together
-/// last at least as long. The first timeout lasts 1 s, and each further timeout lasts twice as long
-/// as the timeout before, up to 120 s.
+/// Converts TCP_DEFER_ACCEPT from seconds to a number of SYN,ACK timeouts: the least number of
+/// timeouts that together last at least `seconds`. The first timeout lasts 1 s. Each further
+/// timeout lasts twice as long as the previous timeout, but at most 120 s.
 fn defer_timeouts(seconds: i32) -> u8 {
     let long_enough = |count: &u8| i64::from(timeouts_as_seconds(*count)) >= seconds.into();
     (0..=u8::MAX).find(long_enough).unwrap_or(u8::MAX)
@@ -341,8 +344,8 @@ fn int(value: &[u8]) -> CallResult<i32> {
     Ok(i32::from_ne_bytes(*bytes))
 }
 
-/// Parses SO_MAX_PACING_RATE, in bytes per second. The value has 32 or 64 bits, and all ones mean
-/// no limit.
+/// Parses SO_MAX_PACING_RATE, in bytes per second. The value has 32 or 64 bits. A value in which
+/// all bits are 1 means no limit.
 fn rate(value: &[u8]) -> CallResult<u64> {
     if let Some(long) = value.first_chunk() {
         return Ok(u64::from_ne_bytes(*long));
@@ -397,7 +400,7 @@ impl Stack {
             return Ok(());
         };
         if (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY) && engine_options.nodelay {
-            // In Linux, setting TCP_NODELAY sends corked data, so remove the cork for a moment.
+            // In Linux, setting TCP_NODELAY sends corked data. Remove the cork for a moment.
             let free = SocketOptions {
                 cork: false,
                 ..engine_options
@@ -408,7 +411,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Sets SO_TIMESTAMPING. The byte numbers in time stamps count from SND.UNA, as in Linux.
+    /// Sets SO_TIMESTAMPING. The byte numbers in time stamps count from the present SND.UNA, as in
+    /// Linux.
     fn set_stamping(&mut self, fd: Fd, value: i32) -> CallResult<()> {
         let flow = self.flow_of(fd)?.and_then(|id| self.flow(id));
         let base = flow.map_or(0, |flow| flow.tx_acked());
@@ -437,7 +441,8 @@ impl Stack {
             (libc::SOL_SOCKET, libc::SO_DOMAIN) => Some(of_int(socket.domain as u32)),
             (libc::SOL_SOCKET, libc::SO_MEMINFO) => Some(self.memory_info(fd, id)?),
             (libc::IPPROTO_TCP, libc::TCP_INFO) => Some(self.tcp_info(fd)?),
-            // No congestion control of this stack has values of its own to report.
+            // The value is empty, as in Linux for CUBIC. This stack does not report the state of
+            // other congestion controls either.
             (libc::IPPROTO_TCP, libc::TCP_CC_INFO) => Some(Vec::new()),
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => Some(self.mss(fd, id)?),
             _ => socket.options.get(level, name),
@@ -445,8 +450,9 @@ impl Stack {
         value.ok_or(Errno(libc::ENOPROTOOPT))
     }
 
-    /// Implements `getsockopt` of TCP_MAXSEG: returns the send MSS of the connection `id`, or
-    /// without a connection the value that the program set or the default.
+    /// Implements `getsockopt` of TCP_MAXSEG. Returns the send MSS of the connection `id`. Without
+    /// a connection, returns the value that the program set, or the default if the program set
+    /// none.
     fn mss(&self, fd: Fd, id: Option<FlowId>) -> CallResult<Vec<u8>> {
         let wanted = u32::from(self.socket(fd)?.options.engine.mss_max);
         let flow = id.and_then(|id| self.flow_info(id));

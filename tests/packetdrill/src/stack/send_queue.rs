@@ -1,5 +1,5 @@
-//! The model of Linux's send queue ([`crate::queue`]) applied to the writes of a stack: the buffers
-//! (skbs), SO_SNDBUF and PSH.
+//! Applies the model of Linux's send queue ([`crate::queue`]) to the writes of a stack. The model
+//! covers the buffers (skbs) of the queue, SO_SNDBUF and PSH.
 
 use tidelane_engine::FlowId;
 
@@ -11,18 +11,20 @@ use crate::{
 
 /// Bytes that Linux accounts for a buffer of the send queue in addition to its payload.
 const BUFFER_OVERHEAD: u32 = 896;
-/// Assumed number of segments in a buffer that is in flight, from which the number of these buffers
-/// is estimated. Linux splits a buffer when a part of it leaves in a packet. The value is about an
-/// initial window.
+/// Assumed number of segments in each buffer that is in flight, from which the number of these
+/// buffers is estimated. If a window lets Linux send only a part of a buffer, Linux splits the
+/// buffer there. A buffer in flight is therefore assumed to hold one burst, of about an initial
+/// window.
 const BURST_SEGMENTS: u32 = 10;
 
 impl Stack {
     /// Returns the number of bytes that the next write may append to one buffer, or 0 if the queue
     /// is full.
     ///
-    /// A write first fills the last buffer. If the last buffer is full, ends a record or is sent
-    /// completely, a write starts a new buffer, unless the queue has reached SO_SNDBUF or
-    /// TCP_NOTSENT_LOWAT.
+    /// A write first fills the last buffer of the queue. A write needs a new buffer if the last
+    /// buffer is full, ends a record (the data up to the end of a write with MSG_EOR), or is sent
+    /// completely. The queue is full if a new buffer is needed and the queue has reached SO_SNDBUF
+    /// or TCP_NOTSENT_LOWAT.
     pub(crate) fn room(&mut self, fd: Fd, id: FlowId) -> CallResult<u32> {
         let flow = self.flow(id).ok_or(Errno(libc::EPIPE))?;
         let (sent, known) = (flow.tx_pos(flow.snd_nxt), flow.tx_head());
@@ -51,8 +53,8 @@ impl Stack {
         Ok(goal)
     }
 
-    /// Grows SO_SNDBUF if the flow has less than a congestion window in flight, as Linux's
-    /// `tcp_new_space` does. Does nothing if the program set SO_SNDBUF.
+    /// Grows SO_SNDBUF if the flow (connection) has less than a congestion window in flight, as
+    /// Linux's `tcp_new_space` does. Does nothing if the program set SO_SNDBUF.
     pub(crate) fn expand_sndbuf(&mut self, fd: Fd, id: FlowId) {
         let most = self.settings.sndbuf_max();
         let Some(info) = self.flow_info(id) else {
@@ -69,11 +71,13 @@ impl Stack {
         }
     }
 
-    /// Decides whether the segment that ends at `end`, the end of a part of a write, has PSH.
+    /// Decides whether the segment that ends at the stream position `end` has PSH. A part of a
+    /// write ends at `end`.
     ///
-    /// A part has PSH if `last` is true: for the last part of a write without MSG_MORE, and for the
-    /// last part that fits. Any other part has PSH if the part ends more than half the largest
-    /// offered window after the last PSH.
+    /// The segment has PSH if `last` is true. The caller sets `last` for the last part of a write
+    /// without MSG_MORE, and for the last part that fits into the send queue. If `last` is false,
+    /// the segment has PSH only if `end` is far enough after the previous PSH: by more than half of
+    /// the largest window that the peer has offered.
     pub(crate) fn mark_push(&mut self, id: FlowId, end: u32, last: bool) {
         let window = self.flow_info(id).map_or(0, |info| info.snd_wnd_max);
         let packet_ends = &mut self.wire.streams(id).packet_ends;
@@ -83,15 +87,15 @@ impl Stack {
         }
     }
 
-    /// Returns the payload of a full buffer of a flow in bytes.
+    /// Returns the payload length of a full buffer of the flow `id`, in bytes.
     fn buffer_goal(&self, id: FlowId) -> u32 {
         let info = self.flow_info(id);
         let (mss, wnd) = info.map_or((1, 0), |info| (info.mss.max(1), info.snd_wnd_max));
         buffer_len(mss, wnd)
     }
 
-    /// Returns the bytes that Linux would account for the send queue: the payload and an estimate
-    /// of the buffers' overhead.
+    /// Returns the number of bytes that Linux would account for the send queue: the payload and an
+    /// estimate of the buffers' overhead.
     pub(crate) fn queued(&self, id: FlowId) -> u32 {
         let Some(info) = self.flow_info(id) else {
             return 0;

@@ -16,10 +16,10 @@ use crate::{
     stack::{Fd, Flow, Object, Stack},
 };
 
-/// A TCP socket. The stack owns it while the program's descriptor is open.
+/// A TCP socket. The stack owns the socket while the program's descriptor is open.
 #[derive(Debug)]
 pub struct Socket {
-    /// The object of the engine that the socket refers to.
+    /// The object of the engine (Tidelane's TCP) that the socket refers to.
     pub role: Role,
     /// `AF_INET` or `AF_INET6`.
     pub domain: i32,
@@ -31,10 +31,11 @@ pub struct Socket {
     pub peer: Option<Endpoint>,
     /// Socket options.
     pub options: Options,
-    /// The pending error. The next call or SO_ERROR returns it once.
+    /// The pending error. The next call of the program that can fail with this error, or the next
+    /// reading of SO_ERROR, returns and clears the error.
     pub error: Option<Errno>,
-    /// A pending soft error (RFC 1122 §4.2.3.9). Only SO_ERROR returns it, if there is no other
-    /// error.
+    /// A pending soft error (RFC 1122 §4.2.3.9). Only SO_ERROR returns the soft error, and only if
+    /// `error` is `None`.
     pub soft_error: Option<Errno>,
     /// Fast Open options and state.
     pub fast_open: FastOpen,
@@ -159,7 +160,7 @@ impl Stack {
     }
 
     /// Implements `accept(2)` without blocking. The oldest connection of the accept queue gets the
-    /// descriptor `new`. Returns the peer. Fails with EAGAIN if the queue is empty.
+    /// descriptor `new`. Returns the peer's endpoint. Fails with EAGAIN if the queue is empty.
     pub fn accept(&mut self, fd: Fd, new: Fd, nonblocking: bool) -> CallResult<Endpoint> {
         let socket = self.socket_mut(fd)?;
         let domain = socket.domain;
@@ -178,8 +179,8 @@ impl Stack {
         Ok(key.peer)
     }
 
-    /// Makes `fd` the owner of `flow`. If the connection has already ended, the socket gets the
-    /// connection's error.
+    /// Makes `fd` the owner of `flow` (a connection). If the connection has already ended, the
+    /// socket gets the connection's error.
     fn assign_owner(&mut self, flow: FlowId, fd: Fd) {
         let known = self.flows.entry(flow).or_default();
         known.owner = Some(fd);
@@ -238,9 +239,9 @@ impl Stack {
         Ok(())
     }
 
-    /// Handles `connect(2)` on a socket with the connection `id`. During the handshake, fails with
-    /// EALREADY if the socket is nonblocking, and otherwise succeeds, so that the caller waits.
-    /// After the handshake, fails with EISCONN.
+    /// Handles `connect(2)` on a socket with the connection `id`. After the handshake, fails with
+    /// EISCONN. During the handshake, fails with EALREADY if the socket is nonblocking. If the
+    /// socket is blocking, succeeds during the handshake, so that the caller waits.
     fn connect_again(&self, fd: Fd, id: FlowId) -> CallResult<()> {
         match self.flow(id).map(|flow| flow.state()) {
             Some(State::SynSent | State::SynReceived) if self.socket(fd)?.nonblocking => {
@@ -251,8 +252,9 @@ impl Stack {
         }
     }
 
-    /// Returns the local endpoint for a connection to `to`: the bound address or else the stack's
-    /// address, and the bound port or else an ephemeral port.
+    /// Returns the local endpoint for a connection to `to`. The address and the port are those of
+    /// the socket's field `local`. If `local` is `None`, the port is an ephemeral port. If `local`
+    /// is `None` or has the unspecified address, the address is the stack's address.
     pub(crate) fn local_for_connect(&mut self, fd: Fd, to: Endpoint) -> CallResult<Endpoint> {
         let bound = self.socket(fd)?.local;
         let port = match bound {
@@ -308,8 +310,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Closes the listener of `fd`, if there is one. Resets the connections of its accept queue, as
-    /// Linux does.
+    /// Closes the listener of `fd`, if there is one. Resets the connections in the listener's
+    /// accept queue, as Linux does.
     fn unlisten(&mut self, fd: Fd) -> CallResult<()> {
         let socket = self.socket_mut(fd)?;
         let Role::Listener { id, queue } = &mut socket.role else {
@@ -350,8 +352,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Implements `connect(2)` with `AF_UNSPEC`. Resets the connection. The socket is then neither
-    /// bound nor connected, but keeps its options.
+    /// Implements `connect(2)` with `AF_UNSPEC`. Closes the listener, or resets the connection. The
+    /// socket is then neither bound nor connected, but keeps its options.
     pub fn disconnect(&mut self, fd: Fd) -> CallResult<()> {
         self.unlisten(fd)?;
         if let Some(id) = self.flow_of(fd)? {

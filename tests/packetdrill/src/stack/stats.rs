@@ -4,18 +4,19 @@ use tidelane_engine::{Duration, FlowId, Instant};
 
 use crate::stack::Stack;
 
-/// The time for which the send buffer has limited the program of one flow.
+/// The time for which the send buffer has limited the program of one flow (connection).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
-    /// Last update during the present wait. `None` while the send buffer does not limit the
-    /// program.
+    /// Time of the most recent update in the present wait (a period in which the send buffer limits
+    /// the program). `None` outside of a wait.
     waits_since: Option<Instant>,
-    /// Sum of the waits up to the last update.
+    /// Total duration of all waits up to the most recent update.
     waited: Duration,
 }
 
 impl Stats {
-    /// Starts or continues a wait if `waits` is true, and otherwise ends it.
+    /// Adds the time since the previous update if a wait is under way. If `waits` is true, a wait
+    /// then starts or continues. Otherwise the wait ends.
     fn set_waiting(&mut self, now: Instant, waits: bool) {
         if let Some(since) = self.waits_since {
             self.waited += now.since(since);
@@ -23,7 +24,7 @@ impl Stats {
         self.waits_since = waits.then_some(now);
     }
 
-    /// Returns the time until `now` for which the send buffer limited the program, in microseconds.
+    /// Returns the total duration of all waits up to `now`, in microseconds.
     pub fn buffer_limited_us(&self, now: Instant) -> u64 {
         let mut at_now = *self;
         at_now.set_waiting(now, false);
@@ -32,8 +33,9 @@ impl Stats {
 }
 
 impl Stack {
-    /// Updates the time for the flow `id`. The send buffer limits a program whose last write did
-    /// not fit completely, while bytes are in flight and no written byte is unsent.
+    /// Updates the [`Stats`] of the flow `id`. The send buffer limits the program while three
+    /// conditions hold: a write that did not fit completely waits for space, bytes are in flight,
+    /// and no written byte is unsent.
     pub(crate) fn update_buffer_limited_time(&mut self, id: FlowId) {
         let now = self.now();
         let Some(info) = self.flow_info(id) else {

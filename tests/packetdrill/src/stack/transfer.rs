@@ -1,4 +1,5 @@
-//! `recv`, `send` and the requests SIOCINQ, SIOCOUTQ and SIOCOUTQNSD of a stack, without blocking.
+//! The calls `recv` and `send` and the ioctl requests SIOCINQ, SIOCOUTQ and SIOCOUTQNSD of a stack.
+//! These calls never block.
 
 use tidelane_engine::{FlowId, State};
 
@@ -12,15 +13,17 @@ use crate::{
 pub struct Received {
     /// Received bytes. The list is empty at the end of the stream.
     pub bytes: Vec<u8>,
-    /// Number of bytes that are left to read, up to the urgent byte if that byte lies ahead.
+    /// Number of readable bytes after `bytes`. If the urgent byte lies ahead, only the bytes before
+    /// the urgent byte count.
     pub left: u32,
-    /// True if the next byte is the urgent byte. A blocking `recv` then waits for no more bytes.
+    /// True if the next byte to read is the urgent byte. A blocking `recv` then returns without
+    /// waiting for more bytes.
     pub stops: bool,
 }
 
 impl Stack {
-    /// Implements `recv(2)` of at most `len` bytes. Fails with EAGAIN while fewer than `least`
-    /// bytes are readable and more can arrive.
+    /// Implements `recv(2)` of at most `len` bytes. Fails with EAGAIN if the input is not over (see
+    /// `is_input_over`) and the number of readable bytes is below both `least` and `len`.
     pub fn recv(&mut self, fd: Fd, len: usize, flags: i32, least: usize) -> CallResult<Received> {
         if flags & libc::MSG_OOB != 0 {
             return self.recv_urgent(fd, len, flags);
@@ -61,8 +64,8 @@ impl Stack {
         Ok(Received { bytes, left, stops })
     }
 
-    /// Returns the result of a `recv` without bytes: an error, or the end of the stream. After the
-    /// peer's FIN, the pending error is not returned.
+    /// Returns the result of a `recv` that finds no bytes: an error, or the end of the stream.
+    /// After the peer's FIN, a pending error of the socket is not returned.
     fn recv_nothing(&mut self, fd: Fd) -> CallResult<Received> {
         let fin = self.had_fin(fd)?;
         let socket = self.socket_mut(fd)?;
@@ -170,8 +173,8 @@ impl Stack {
         Ok(done)
     }
 
-    /// Returns the flow of `fd` if the socket's state permits writing. Fails with the error of
-    /// `send`.
+    /// Returns the flow (connection) of `fd` if the socket's state permits writing. Otherwise fails
+    /// with the error that `send` returns.
     fn sender(&mut self, fd: Fd) -> CallResult<FlowId> {
         let state = self.state_of(fd)?;
         let id = self.flow_of(fd)?;

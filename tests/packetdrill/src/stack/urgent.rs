@@ -12,19 +12,20 @@ use crate::{
     transfer::Received,
 };
 
-/// The urgent mark: the last urgent byte that the peer announced.
+/// The urgent mark: the urgent byte that the peer announced most recently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UrgentMark {
     /// Stream position of the urgent byte.
     pub pos: u32,
     /// The urgent byte. `None` until the byte is received.
     pub byte: Option<u8>,
-    /// True after `recv` with MSG_OOB has returned the byte.
+    /// True after `recv` with MSG_OOB and without MSG_PEEK has returned the byte.
     pub taken: bool,
 }
 
 impl Stack {
-    /// Sets SND.UP to the end of the next `len` bytes to be written.
+    /// Sets SND.UP (the send urgent pointer) to the position after the next `len` bytes that the
+    /// program writes.
     pub(crate) fn write_urgent(&mut self, id: FlowId, len: usize) -> CallResult<()> {
         let head = self.flow(id).ok_or(Errno(libc::EPIPE))?.tx_head();
         let up = self
@@ -32,8 +33,8 @@ impl Stack {
             .written(id)
             .unwrap_or(head)
             .wrapping_add(len as u32);
-        // The engine refuses a position that is acknowledged or beyond the send limit. `up` lies
-        // after all written bytes.
+        // The engine refuses an acknowledged position, and a position that is more than `tx_limit`
+        // (of its configuration) after the acknowledged bytes. `up` lies after all written bytes.
         let accepted = self.call_in_batch(|engine, now, wire| engine.tx_urgent(now, id, up, wire));
         debug_assert_eq!(accepted, Ok(()));
         Ok(())
@@ -67,7 +68,8 @@ impl Stack {
         options.is_ok_and(|options| options.is_on(libc::SOL_SOCKET, libc::SO_OOBINLINE))
     }
 
-    /// Returns the mark of `fd`, unless the program has read past it.
+    /// Returns the urgent mark of `fd`. Returns `None` if the peer has announced no urgent byte, or
+    /// if the program has read past the urgent byte.
     pub(crate) fn mark(&self, fd: Fd) -> Option<UrgentMark> {
         let id = self.flow_of(fd).ok()??;
         let mark = self.flows.get(&id)?.mark?;
@@ -76,9 +78,10 @@ impl Stack {
     }
 
     /// Returns two numbers for a `recv` at the stream position `read` with `unread` bytes in the
-    /// buffer. The first is the number of bytes to skip: 1 if the urgent byte is at `read` and
-    /// SO_OOBINLINE is not set, and otherwise 0. The second is the number of readable bytes after
-    /// the skipped bytes, up to an urgent byte that lies ahead.
+    /// buffer. The first is the number of bytes to skip: 1 if the byte at `read` is the urgent
+    /// byte, is in the buffer, and SO_OOBINLINE is not set, and otherwise 0. The second is the
+    /// number of readable bytes after the skipped byte. If the urgent byte lies ahead, only the
+    /// bytes before the urgent byte count.
     pub(crate) fn around_mark(&self, fd: Fd, read: u32, unread: u32) -> (u32, u32) {
         let Some(mark) = self.mark(fd) else {
             return (0, unread);
@@ -104,10 +107,10 @@ impl Stack {
         Ok(at.into())
     }
 
-    /// Implements `recv` with MSG_OOB. Fails with EINVAL if there is no urgent byte to read or
-    /// SO_OOBINLINE is set, with ENOTCONN if the connection ended without the peer's FIN, and with
-    /// EAGAIN if the announced byte has not arrived but may still arrive. Returns no bytes if the
-    /// announced byte has not arrived and no more bytes can arrive.
+    /// Implements `recv` with MSG_OOB. Fails with EINVAL if there is no urgent byte to read, or if
+    /// SO_OOBINLINE is set. Fails with ENOTCONN if the connection ended without the peer's FIN. If
+    /// the announced byte has not arrived, fails with EAGAIN while the byte may still arrive, and
+    /// afterwards returns no bytes.
     pub(crate) fn recv_urgent(&mut self, fd: Fd, len: usize, flags: i32) -> CallResult<Received> {
         let mark = self.mark(fd).filter(|mark| !mark.taken);
         let Some(mark) = mark.filter(|_| !self.is_inline(fd)) else {
@@ -140,8 +143,8 @@ impl Stack {
         })
     }
 
-    /// Returns how many of the `unread` bytes at the stream position `read` precede the urgent
-    /// byte.
+    /// Returns how many of the `unread` bytes from the stream position `read` on precede the urgent
+    /// byte. Returns `unread` if there is no urgent mark, or if SO_OOBINLINE is set.
     pub(crate) fn unread_to_mark(&self, fd: Fd, unread: u32, read: u32) -> u32 {
         match self.mark(fd) {
             Some(mark) if !self.is_inline(fd) => unread.min(mark.pos.wrapping_sub(read)),

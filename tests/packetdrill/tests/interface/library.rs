@@ -1,5 +1,5 @@
-//! Loads `libtidelane_packetdrill.so` as packetdrill does, and declares the C structure of the
-//! interface.
+//! Loads `libtidelane_packetdrill.so` as packetdrill does, and declares the C structure of
+//! packetdrill's interface: a table of the functions of a stack under test.
 
 use std::{
     ffi::{CString, c_char, c_int, c_void},
@@ -11,12 +11,13 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Serializes the tests, because the preloaded functions use the latest stack of the process.
+/// Serializes the tests. The functions with which the library replaces functions of libc use the
+/// stack that was created most recently in the process.
 static ONE: Mutex<()> = Mutex::new(());
 
 /// A function of the interface that these tests do not call.
 type Unused = *mut c_void;
-/// A function of the interface that takes a descriptor and two pointers.
+/// A function of the interface that takes `userdata`, a descriptor and two pointers.
 type Plain = unsafe extern "C" fn(*mut c_void, c_int, *mut c_void, *mut c_void) -> c_int;
 type GetSockOpt = unsafe extern "C" fn(c_int, c_int, c_int, *mut c_void, *mut u32) -> c_int;
 
@@ -53,7 +54,7 @@ pub struct User(pub *mut c_void);
 // SAFETY: the library locks the stack behind the pointer.
 unsafe impl Send for User {}
 
-/// The loaded library, and the interface to one stack. Dropping it frees the stack.
+/// The loaded library, and the interface to one stack. Dropping a `Library` frees the stack.
 pub struct Library {
     pub interface: Interface,
     handle: *mut c_void,
@@ -63,8 +64,8 @@ pub struct Library {
 // SAFETY: the library locks the stack behind `userdata`, and the other fields are constant.
 unsafe impl Sync for Library {}
 
-/// Builds the library and returns its path. Cargo need not put the library at this path when
-/// Cargo builds only this test.
+/// Builds the library and returns its path. This build is necessary, because Cargo does not always
+/// put the library at this path when it builds only this test.
 fn build() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().and_then(Path::parent).unwrap();
@@ -79,7 +80,7 @@ fn build() -> PathBuf {
 }
 
 impl Library {
-    /// Loads the library and lets it fill in the interface.
+    /// Loads the library, and lets the library fill in the interface.
     pub fn load() -> Self {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let path = CString::new(build().as_os_str().as_bytes()).unwrap();
@@ -138,7 +139,7 @@ pub fn address(v4: [u8; 4], port: u16) -> libc::sockaddr_in {
     }
 }
 
-/// Returns the name of the thread that makes a blocking call.
+/// Returns the name that a test gives to the thread that makes a blocking call.
 pub fn thread_name() -> String {
     format!("waits-{}", std::process::id() % 100_000)
 }
@@ -148,8 +149,8 @@ pub fn set_thread_name(name: &str) {
     fs::write("/proc/thread-self/comm", name).unwrap();
 }
 
-/// Waits until the thread called [`thread_name`] sleeps, as packetdrill does, or until `over`
-/// returns true.
+/// Waits until the thread with the name [`thread_name`] sleeps, or until `over` returns true.
+/// packetdrill also waits until its second thread sleeps.
 pub fn await_sleeping_thread(over: impl Fn() -> bool) {
     let name = format!("({})", thread_name());
     let sleeps = || {

@@ -1,4 +1,5 @@
-//! Tests of `libtidelane_packetdrill.so` through its C interface, used as packetdrill uses it.
+//! Tests of `libtidelane_packetdrill.so` through its C interface. The tests call the interface as
+//! packetdrill does.
 
 mod library;
 mod packets;
@@ -10,14 +11,14 @@ use packets::{ACK, FIN, PSH, SYN, Tcp, parse, segment};
 
 const PORT: u16 = 8080;
 
-/// Opens a listening socket.
+/// Returns the descriptor of a new listening socket at [`PORT`].
 fn listening(library: &Library) -> i32 {
     let interface = &library.interface;
     let user = library.user();
     // SAFETY: functions of the interface, with valid arguments.
     unsafe {
         let fd = (interface.socket)(user.0, libc::AF_INET, libc::SOCK_STREAM, 0);
-        assert!(fd > 2, "a real descriptor");
+        assert!(fd > 2, "not a new descriptor");
         let address = library::address([0; 4], PORT);
         let len = size_of_val(&address) as u32;
         assert_eq!(
@@ -39,7 +40,8 @@ fn inject(library: &Library, tcp: &Tcp, payload: &[u8]) {
 }
 
 /// Returns the header, the payload and the time of sending (in microseconds) of the stack's next
-/// packet, or `None` if no packet is pending.
+/// packet. The stack advances its clock from timer to timer until there is a packet. Returns `None`
+/// if no timer is left.
 fn receive(library: &Library) -> Option<(Tcp, Vec<u8>, i64)> {
     let mut buffer = vec![0u8; 65_536];
     let (mut len, mut time) = (buffer.len(), 0i64);
@@ -118,7 +120,7 @@ fn a_connection_from_handshake_to_end() {
     // SAFETY: functions of the interface, with a valid buffer.
     unsafe {
         let got = (library.interface.read)(user.0, fd, buffer.as_mut_ptr().cast(), 16);
-        assert_eq!(got, 0, "the end of the stream");
+        assert_eq!(got, 0, "read did not return the end of the stream");
         assert_eq!((library.interface.close)(user.0, fd), 0);
         assert_eq!((library.interface.close)(user.0, fd), -1);
         assert_eq!(*libc::__errno_location(), libc::EBADF);

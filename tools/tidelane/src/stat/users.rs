@@ -30,8 +30,8 @@ struct Line {
     refused: u64,
 }
 
-/// Returns the table. Resources that a user neither uses nor was refused are left out, unless `all`
-/// is true.
+/// Returns the table of users. If `all` is false, a resource has a line only if the user holds some
+/// of the resource, or if the limit has refused a request of the user.
 pub fn table(answer: &Answer, all: bool) -> String {
     let names = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let mut text = format!(
@@ -50,8 +50,8 @@ pub fn table(answer: &Answer, all: bool) -> String {
     text
 }
 
-/// Returns the name of a user according to the text of `/etc/passwd`, or the number if the user has
-/// no name.
+/// Returns the name of a user, or the user id if the user has no name. `passwd` is the text of
+/// `/etc/passwd`.
 fn name_of(uid: u32, passwd: &str) -> String {
     let of_user = passwd.lines().find_map(|line| {
         let mut fields = line.split(':');

@@ -27,7 +27,7 @@ pub enum AnyPlan {
     /// A figure of the ring API, by which a program exchanges messages of many connections in one
     /// call.
     Rings(RingsPlan),
-    /// A figure of the CPU time that each layer of the stack takes for a request.
+    /// A figure of the CPU time that each layer of the stack uses for a request.
     Layers(LayersPlan),
     /// A figure of key-value servers.
     Kv(KvPlan),

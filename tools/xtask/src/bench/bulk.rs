@@ -87,7 +87,7 @@ impl Results {
     }
 
     /// Returns the goodput of each round as a share of the goodput of the first case in the same
-    /// round, with the same pairing.
+    /// round, with the same pairing. Returns `None` if the key or the first case has no samples.
     fn kept(&self, key: Key) -> Option<Vec<f64>> {
         let (all, clean) = (self.0.get(&key)?, self.0.get(&(0, key.1))?);
         let share = |(now, then): (&Sample, &Sample)| now.goodput_bps / then.goodput_bps.max(1.0);

@@ -1,4 +1,5 @@
-//! The fields that the plans of all kinds of figures have in common.
+//! The fields that the plans of all kinds of figures have in common. A figure is an experiment of
+//! `bench/figures`, and its plan describes the measurements.
 
 use serde::Deserialize;
 
@@ -9,7 +10,7 @@ pub struct Heading {
     pub title: String,
     /// Source in the literature, and its result.
     pub paper: String,
-    /// Number of rounds.
+    /// Number of rounds. A round makes each measurement of the plan once.
     pub rounds: u32,
     /// Description of the placement: the CPUs of the programs, and further conditions such as the
     /// congestion control.
@@ -24,7 +25,8 @@ impl Heading {
         println!("{}\n{}\n{}\n", self.title, self.paper, self.placement);
     }
 
-    /// Returns the target of a row, if it has one.
+    /// Returns the target of the row with this case and metric. Returns `None` if the row has no
+    /// target.
     pub fn target(&self, case: &str, metric: &str) -> Option<f64> {
         let found = self
             .targets
@@ -42,7 +44,7 @@ pub struct Target {
     pub case: String,
     /// Metric of the row.
     pub metric: String,
-    /// Target for the ratio of Tidelane to the kernel, or for the value of a row without a
-    /// comparison.
+    /// Target for the ratio of Tidelane's value to the baseline's value (mostly the kernel's), or
+    /// for the value of a row without a comparison.
     pub target: f64,
 }

@@ -1,14 +1,15 @@
 //! HTTP figures, which compare three servers: an example server on the embedded stack, the same
-//! source on the kernel's sockets, and nginx on the kernel. The embedded stack runs TCP inside the
-//! program, and exchanges packets with the service over a mux port (`service/mux`), a pair of
-//! packet rings through which the program shares the NIC.
+//! example server (the same source) on the kernel's sockets, and nginx on the kernel's sockets. The
+//! embedded stack runs TCP inside the program, and exchanges packets with the service (`tidelaned`)
+//! over a mux port (`service/mux`): packet rings through which the program shares the NIC.
 //!
-//! The client is wrk, on the kernel at the other end of a veth. For the measurements in memory, the
-//! client is another program with a mux port of the same service. Each measurement uses a new wire,
-//! which is a veth pair between two network namespaces.
+//! In most measurements, the client is wrk, which runs on the kernel at the other end of a veth. In
+//! the measurements in memory, the client is another program with a mux port of the same service,
+//! and the packets do not pass the veth. Each measurement uses a new wire, which is a veth pair
+//! between two network namespaces.
 //!
-//! A veth passes the kernel's long TSO packets on as they are. [`Link`] has the offloads that make
-//! the veth carry frames as a NIC does.
+//! By default, a veth does not split the kernel's long TSO packets into frames. [`Link::Frames`]
+//! has the offloads with which the veth carries frames as a NIC does.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
@@ -30,10 +31,10 @@ use super::{
     rows::{Row, pair_row, value_row},
 };
 
-/// Port of the server.
+/// TCP port of the server.
 const PORT: u16 = 8080;
-/// Time that a measurement may take longer than the plan's seconds, and time limit for the start of
-/// the example server.
+/// Time that a measurement may take in addition to the plan's seconds. Also the time limit for the
+/// start of the example server.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// The plan of an HTTP figure.
@@ -48,25 +49,25 @@ pub struct HttpPlan {
     pub rounds: u32,
     /// Seconds of a measurement.
     pub seconds: u32,
-    /// Lengths of the response bodies in bytes.
+    /// Lengths of the response bodies in bytes, for a veth with the default offloads.
     pub lengths: Vec<u64>,
-    /// Lengths of the response bodies on a veth with GRO at the client.
+    /// Lengths of the response bodies in bytes, for a veth with GRO at the client.
     #[serde(default)]
     pub lengths_with_gro: Vec<u64>,
-    /// Lengths of the response bodies on a veth without TSO at the server, and with GRO at the
-    /// client.
+    /// Lengths of the response bodies in bytes, for a veth without TSO at the server and with GRO
+    /// at the client.
     #[serde(default)]
     pub lengths_without_tso: Vec<u64>,
     /// Number of connections at a time.
     pub connections: u32,
-    /// True if each connection has one request.
+    /// True if each connection carries only one request.
     pub close: bool,
     /// CPU of the client.
     pub client_cpus: String,
     /// CPU of the server, and of the service if there is one.
     pub server_cpus: String,
-    /// Lengths of the response bodies for the measurements in memory, between two mux ports of one
-    /// service. In these measurements, the server runs on the CPU of the client.
+    /// Lengths of the response bodies in bytes, for the measurements in memory (between two mux
+    /// ports of one service). In these measurements, the server runs on the CPU of the client.
     #[serde(default)]
     pub lengths_in_memory: Vec<u64>,
     /// Targets for single rows.
@@ -109,7 +110,8 @@ enum Link {
 }
 
 impl Link {
-    /// Returns the text for the case of a row.
+    /// Returns the suffix that names these offloads in a row's label, after the length of the
+    /// bodies.
     fn suffix(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -167,7 +169,7 @@ impl HttpPlan {
     }
 }
 
-/// The results, in the order of the rounds.
+/// The results. Each list has one element for each round, in the order of the rounds.
 #[derive(Debug, Default)]
 pub struct Results {
     /// Requests per second of each measurement over a veth.
@@ -287,8 +289,9 @@ struct Placement<'a> {
     server: &'a str,
 }
 
-/// Starts a server that can send response bodies of `length` bytes, with its service if the server
-/// is on the embedded stack. Server and service run on the CPUs of `placed`.
+/// Starts a server that can send response bodies of `length` bytes. If the server is on the
+/// embedded stack, also starts the service that the server uses. Server and service run on the CPUs
+/// of `placed`.
 fn start(
     plan: &HttpPlan,
     wire: &Wire,

@@ -1,10 +1,10 @@
-//! Idle figures: the memory of idle connections, and the time of a request on each connection in
-//! turn.
+//! Idle figures (experiments of `bench/figures`): the memory of idle connections, and the time of a
+//! request on each connection in turn.
 //!
-//! Each measurement uses a new wire (a veth pair between two network namespaces). The client is on
-//! the kernel, and uses one address for each 30,000 connections. Each server and each process of
-//! the client has at most 15,000 connections, because a process may have only a limited number of
-//! descriptors.
+//! Each measurement uses a new wire (a veth pair between two network namespaces). The client uses
+//! the kernel's TCP, and one local address for each 30,000 connections. The servers (`echo-server`)
+//! use the kernel's TCP or the Tidelane service. Each server and each process of the client has at
+//! most 15,000 connections, because a process may have only a limited number of descriptors.
 
 use std::{collections::BTreeMap, fs, io::Write, thread, time::Duration};
 
@@ -23,7 +23,7 @@ use super::{
     rows::{Row, pair_row, value_row},
 };
 
-/// Port of the first server. The other servers use the following ports.
+/// TCP port of the first server. Each further server uses the next port.
 const PORT: u16 = 7000;
 /// Largest number of connections of one server.
 const CONNECTIONS_PER_SERVER_MAX: u32 = 15_000;
@@ -47,13 +47,14 @@ pub struct IdlePlan {
     pub title: String,
     /// Source of the target.
     pub paper: String,
-    /// Number of rounds; each measures every number of connections on both stacks.
+    /// Number of rounds. A round measures each number of connections on both stacks: the kernel's
+    /// TCP, and Tidelane.
     pub rounds: u32,
     /// Numbers of connections.
     pub connections: Vec<u32>,
     /// Number of requests on each connection after the idle time.
     pub requests: u32,
-    /// Number of requests in flight at one time, each on another connection.
+    /// Number of requests in flight at one time, each on a connection of its own.
     pub at_once: u32,
     /// Seconds without requests before memory is read.
     pub rest: f64,
@@ -93,22 +94,23 @@ struct Sample {
     programs: f64,
     /// Sum of `service` and `programs`.
     total: f64,
-    /// Growth of the kernel's slab memory, read while the connections are idle. Client and server
-    /// share the kernel, so the slab memory of both ends is included.
+    /// Growth of the kernel's slab memory (objects such as sockets), read while the connections are
+    /// idle. Client and server share the kernel, so the value includes the slab memory of both
+    /// ends.
     slab: f64,
     /// Growth of the service's memory, read after the client has closed the connections.
     service_closed: f64,
-    /// Growth of the service's memory, read after the servers have ended.
+    /// Growth of the service's memory, read [`GIVE_BACK`] after the servers have ended.
     service_ended: f64,
     /// Time to open all connections, divided by their number.
     open_us: f64,
-    /// Duration of a round with one request on each connection, divided by the number of
-    /// connections; the median of the rounds. The value is not a latency, because requests overlap
-    /// (`IdlePlan::at_once`).
+    /// Median of the values of `IdlePlan::requests` passes. A pass has one request on each
+    /// connection. The value of a pass is its duration, divided by the number of connections. If
+    /// `IdlePlan::at_once` is above 1, requests overlap, and the value is not a latency.
     request_us: f64,
 }
 
-/// Index of the number of connections in the plan, and true if the servers are on Tidelane.
+/// Index into `IdlePlan::connections`, and true if the servers are on Tidelane.
 type Key = (usize, bool);
 
 /// The samples of each key, in the order of the rounds.
@@ -147,7 +149,8 @@ fn name(accelerated: bool) -> &'static str {
     }
 }
 
-/// Returns the proportional set size (Pss) of a process in KiB.
+/// Returns the proportional set size (Pss) of a process in KiB. A page that n processes share
+/// counts as 1/n of a page in this size.
 fn pss_kib(pid: u32) -> Result<f64, Stop> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
@@ -160,14 +163,15 @@ fn tool(wire: &Wire, side: Side, cpus: &str, tool: &str) -> Result<Program, Stop
     Ok(wire.load_tool(side, tool)?.cpus(cpus))
 }
 
-/// Returns the value of the service's option `--flows-max`: the default or, if this is more, the
-/// number of connections plus a quarter. The margin is needed because one user, here root, may have
-/// at most seven eighths of the flows.
+/// Returns the value of the service's option `--flows-max`, the largest number of the service's
+/// connections. The value is five quarters of `connections`, but at least the default. The margin
+/// is needed because root, the user of the servers, may have at most seven eighths of this number.
 fn flows_max(connections: u32) -> u32 {
     FLOWS_MAX_DEFAULT.max(connections + connections / 4)
 }
 
-/// Builds a wire, starts the service and the servers, and measures once.
+/// Builds a wire, starts the servers, and measures once. If `accelerated` is true, the servers use
+/// a new service. Otherwise the servers use the kernel's TCP.
 fn measure(plan: &IdlePlan, connections: u32, accelerated: bool) -> Result<Sample, Stop> {
     let wire = Wire::new()?;
     let range = "net.ipv4.ip_local_port_range";
@@ -209,7 +213,7 @@ fn measure(plan: &IdlePlan, connections: u32, accelerated: bool) -> Result<Sampl
     Sample::of(&line, ended)
 }
 
-/// Runs the client and returns its line of JSON.
+/// Runs the client and returns its line of JSON. `from` are the client's local addresses.
 fn load(
     plan: &IdlePlan,
     wire: &Wire,
@@ -237,11 +241,11 @@ fn load(
 
 impl Sample {
     /// Returns the sample for the client's line of JSON. `ended_kib` is the service's memory in KiB
-    /// after the servers have ended.
+    /// after the servers have ended, or 0 without a service.
     fn of(line: &Value, ended_kib: f64) -> Result<Self, Stop> {
         let connections = number(line, "connections")?;
-        // A missing value is an error. Without a service, no name begins with "service", and the
-        // sum is 0.
+        // Adds up one field of all processes whose names begin with `prefix`. A missing value is an
+        // error. Without a service, no name begins with "service", and the sum is 0.
         let sum = |when: &str, prefix: &str, field: &str| -> Result<f64, Stop> {
             let all = line["memory"][when].as_object();
             let all = all.ok_or_else(|| Stop::Fail(format!("no memory {when} in {line}")))?;
@@ -325,8 +329,8 @@ impl Results {
         rows
     }
 
-    /// Returns the plot: the memory of the service and of the programs per connection, for each
-    /// number of connections.
+    /// Returns the plot of Tidelane's memory per connection. Each number of connections has two
+    /// bars: the service's memory and the servers' memory.
     pub fn svg(&self, plan: &IdlePlan) -> String {
         let names: Vec<String> = plan.connections.iter().map(u32::to_string).collect();
         let values = |index: usize| {

@@ -1,5 +1,8 @@
-//! Figures of key-value servers. The figures compare memcached on the service, and the server of
-//! `app/kv` on each back end of the ring API, with the baseline, memcached on the kernel.
+//! Figures (experiments of `bench/figures`) of key-value servers. The baseline is memcached on the
+//! kernel. The figures compare two kinds of servers with the baseline: memcached on the service,
+//! and the server of `app/kv` on the back ends of the ring API. The ring API (crate
+//! `tidelane-rings`) lets a program exchange messages of many connections in one call. Its back
+//! ends have their TCP in the kernel, in the service, or in the program.
 //!
 //! The client is `tidelane-load kv-client`, which compares each answer with the expected answer.
 //! Each measurement uses a new wire, which is a veth pair between two network namespaces. The field
@@ -38,7 +41,7 @@ const PORT: u16 = 11211;
 /// Memory of the server for items, in MiB.
 const MEMORY_MIB: u32 = 256;
 /// Time limit for the server on the ring API to start, and for the client to store the initial
-/// values. Also the time that a measurement may take longer than the plan's seconds.
+/// values. Also the time by which a measurement may exceed the plan's seconds.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// The plan of a figure that compares key-value servers.
@@ -77,8 +80,8 @@ pub enum Path {
     /// A veth pair. The client uses the kernel's stack.
     #[default]
     Veth,
-    /// Within the host: the loopback interface if the server is on the kernel, or else the memory
-    /// of the service.
+    /// Within the host. If the server is on the kernel, the path is the loopback interface.
+    /// Otherwise the path is the memory of the service.
     #[serde(rename = "memory")]
     Local,
 }
@@ -96,8 +99,8 @@ pub enum Server {
     /// The server on the ring API, with TCP in the service.
     Service,
     /// The server on the ring API, with TCP in the server's process. On [`Path::Veth`], the server
-    /// owns the queue of the veth interface. On [`Path::Local`], the server has a port of the
-    /// service's mux.
+    /// owns the queue of the veth interface through AF_XDP. On [`Path::Local`], the server
+    /// exchanges packets with the service through a mux port, which is a pair of packet rings.
     Direct,
 }
 
@@ -231,7 +234,8 @@ fn start(plan: &KvPlan, wire: &Wire, server: Server) -> Result<Programs, Stop> {
     })
 }
 
-/// Starts the server on the ring API (`tidelane-kv`) with the options `back_end`.
+/// Starts the server on the ring API (`tidelane-kv`). `back_end` is the value of the option
+/// `--backend`, and may contain further options.
 fn start_rings(
     plan: &KvPlan,
     wire: &Wire,
@@ -266,7 +270,8 @@ fn measure(plan: &KvPlan, server: Server, connections: u32) -> Result<Sample, St
     // The client is ready after the set-up: it has connected, and has stored the initial values.
     let client = client.spawn_ready(GRACE)?;
     let (start, before) = (Instant::now(), programs.cpu_time()?);
-    // Sample the CPU time before the client ends, so that the span contains no idle time.
+    // Read the CPU time again before the client ends, so that the time between the two readings
+    // contains no idle time.
     thread::sleep(Duration::from_secs_f64(0.9 * f64::from(plan.seconds)));
     let (span, after) = (start.elapsed(), programs.cpu_time()?);
     let limit = GRACE + Duration::from_secs(plan.seconds.into());

@@ -1,6 +1,7 @@
-//! Layer figures: the CPU time that each layer of the stack takes for one HTTP request (StackMap,
-//! table 1). The server is `app/kernel/examples/ring-http`, on each back end of the ring API and on
-//! the kernel's sockets with epoll.
+//! Layer figures (experiments of `bench/figures`): the CPU time that each layer of the network
+//! stack takes for one HTTP request, as in table 1 of the StackMap paper. The server is
+//! `app/kernel/examples/ring-http`, on the back ends of the ring API (crate `tidelane-rings`) and
+//! on the kernel's sockets with epoll.
 //!
 //! `tidelane-load http-client` offers a fixed load from the other end of a veth. Meanwhile `perf`
 //! samples the call chains of all CPUs at a fixed frequency. Each sample of work for the server
@@ -23,13 +24,14 @@ use super::{
 };
 use profile::Layer;
 
-/// Samples per second and CPU. The number is prime, so that the samples do not coincide with
+/// Samples per second on each CPU. The number is prime, so that the samples do not coincide with
 /// timers.
 const FREQUENCY: u32 = 1999;
-/// Time that the load runs before the first sample, and again after the last sample.
+/// Time that the load runs before `perf` starts. The load runs about this time again after the last
+/// sample.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// The plan of a figure of layers.
+/// The plan of a layer figure.
 #[derive(Deserialize, Debug, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct LayersPlan {
@@ -37,9 +39,9 @@ pub struct LayersPlan {
     pub title: String,
     /// Source in the literature, and its result.
     pub paper: String,
-    /// Number of rounds; each measures every server.
+    /// Number of rounds. A round measures each server once.
     pub rounds: u32,
-    /// Seconds of samples in a measurement.
+    /// Seconds of a measurement in which `perf` takes samples.
     pub seconds: u32,
     /// Offered load in requests per second.
     pub rate: f64,
@@ -71,16 +73,16 @@ impl LayersPlan {
     }
 }
 
-/// One measurement.
+/// The values of one measurement.
 #[derive(Clone, Debug, Default)]
 struct Sample {
     /// CPU time of each layer in microseconds per request.
     layers: BTreeMap<Layer, f64>,
-    /// System calls that the server has made for data, per request.
+    /// System calls per request that the server has made to exchange data or to wait.
     calls: f64,
 }
 
-/// The results, in the order of the rounds.
+/// The samples of each server, in the order of the rounds.
 #[derive(Debug, Default)]
 pub struct Results {
     samples: BTreeMap<Server, Vec<Sample>>,
@@ -166,8 +168,8 @@ impl Results {
         values.collect()
     }
 
-    /// Returns the rows of the result. Each server has a row for each layer with samples, for the
-    /// sum of the layers, and for the system calls.
+    /// Returns the rows of the result. Each server has one row for each layer that has samples, one
+    /// row for the sum of its layers, and one row for its system calls.
     pub fn rows(&self, plan: &LayersPlan) -> Vec<Row> {
         let heading = plan.heading();
         let mut rows = Vec::new();

@@ -5,6 +5,7 @@ use std::{fs, time::Instant};
 /// The busy time of each CPU since boot, read at one instant.
 #[derive(Clone, Debug)]
 pub struct CpuTimes {
+    /// Time of the reading.
     at: Instant,
     /// Busy seconds of each CPU, by its position among the `cpuN` lines of `/proc/stat`.
     busy: Vec<f64>,
@@ -21,8 +22,8 @@ impl CpuTimes {
         }
     }
 
-    /// Returns the share of the time since `earlier` in which `cpu` was busy, from 0 to 1. Returns
-    /// 0 for an unknown CPU.
+    /// Returns the part of the time from `earlier` to `self` during which `cpu` was busy, from 0 to
+    /// 1. Returns 0 for an unknown CPU.
     pub fn busy_since(&self, earlier: &Self, cpu: usize) -> f64 {
         let seconds = self.at.duration_since(earlier.at).as_secs_f64();
         match (self.busy.get(cpu), earlier.busy.get(cpu)) {
@@ -32,9 +33,9 @@ impl CpuTimes {
     }
 }
 
-/// Returns the busy seconds in a line `cpuN user nice system idle iowait irq softirq steal ...`
-/// with values in ticks of 10 ms: the sum of user, nice, system, irq and softirq. Returns `None`
-/// for other lines.
+/// Returns the busy seconds in a line `cpuN user nice system idle iowait irq softirq steal ...`,
+/// whose values are in ticks of 10 ms. The busy time is the sum of user, nice, system, irq and
+/// softirq. Returns `None` for other lines.
 fn busy_of_line(line: &str) -> Option<f64> {
     let rest = line.strip_prefix("cpu")?;
     if !rest.starts_with(|c: char| c.is_ascii_digit()) {

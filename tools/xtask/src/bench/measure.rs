@@ -1,5 +1,6 @@
-//! Measures the request figures: builds the wires of each round, and runs the loads on them. A wire
-//! is a veth pair between two network namespaces.
+//! Measures the request figures (experiments of `bench/figures` in which clients send requests to a
+//! server): builds the wires of each round, and runs the loads on them. A wire is a veth pair
+//! between two network namespaces.
 
 use std::{io::Write, thread, time::Duration};
 
@@ -21,10 +22,10 @@ use super::{
 const ECHO_PORT: u16 = 7000;
 /// Port of nginx.
 const HTTP_PORT: u16 = 80;
-/// Time that a measurement may take longer than planned.
+/// Time by which a measurement may exceed the planned time before it fails.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// Runs all rounds of a plan.
+/// Runs all rounds of a plan. If `with_tidelane` is false, leaves out the variants with Tidelane.
 pub fn run(plan: &Plan, with_tidelane: bool) -> Result<Results, Stop> {
     let mut results = Results::default();
     let heading = plan.heading();
@@ -58,7 +59,8 @@ fn print_sample(series: &Series, variant: Variant, connections: u32, sample: &Sa
     let _ = std::io::stdout().flush();
 }
 
-/// A wire with its servers. The programs stand before the wire, so that they are dropped first.
+/// A wire with its servers. The fields with programs stand before `wire`, so that the programs are
+/// dropped before the wire.
 struct Testbed {
     _servers: Vec<Running>,
     nginx: Option<Nginx>,
@@ -71,10 +73,10 @@ struct Setup<'a> {
     plan: &'a Plan,
     /// The wire with the servers on the kernel.
     kernel: Testbed,
-    /// The wire with the servers on Tidelane.
+    /// The wire with the servers on Tidelane. `None` if the run leaves out Tidelane.
     tidelane: Option<Testbed>,
-    /// The wire with the stateless AF_XDP echo, which answers each segment without TCP and thereby
-    /// shows the upper limit of the rate.
+    /// The wire with the stateless AF_XDP echo, if a series uses the echo. The echo answers each
+    /// segment without TCP, and thereby shows the upper limit of the rate.
     limit: Option<Testbed>,
 }
 
@@ -91,7 +93,8 @@ impl<'a> Setup<'a> {
         })
     }
 
-    /// Returns the variants to measure for a series, in the order of the first round.
+    /// Returns the variants (combinations of stack and path) to measure for a series, in the order
+    /// of the first round.
     fn variants(&self, series: &Series) -> Vec<Variant> {
         let mut variants = vec![Variant::Kernel];
         if self.tidelane.is_some() {
@@ -110,7 +113,7 @@ impl<'a> Setup<'a> {
         variants
     }
 
-    /// Measures one case once.
+    /// Measures one workload once, in one variant and with one number of connections.
     fn measure(&self, series: &Series, variant: Variant, connections: u32) -> Result<Sample, Stop> {
         let missing = || Stop::Fail("the wire of this variant was not set up".to_owned());
         let testbed = match variant {
@@ -118,6 +121,7 @@ impl<'a> Setup<'a> {
             Variant::Tidelane | Variant::LocalPath => self.tidelane.as_ref().ok_or_else(missing)?,
             Variant::Limit => self.limit.as_ref().ok_or_else(missing)?,
         };
+        // The tool `spin` keeps all CPUs from going idle. The tool ends when `_awake` is dropped.
         let _awake = (variant == Variant::KernelNoIdle)
             .then(|| testbed.wire.load_tool(Side::Server, "spin")?.spawn())
             .transpose()?;
@@ -125,7 +129,8 @@ impl<'a> Setup<'a> {
         let client = client.arg("--connections").arg(connections);
         let running = client.spawn()?;
         let sleep = |seconds: f64| thread::sleep(Duration::from_secs_f64(seconds.max(0.0)));
-        // Sample the CPU usage in the middle of the counted time, without its start and end.
+        // Measure the CPU usage in the middle of the time in which requests are counted, without
+        // the first and the last tenth.
         sleep(self.plan.warmup + 0.1 * self.plan.seconds);
         let before = CpuTimes::now();
         sleep(0.8 * self.plan.seconds);
@@ -147,7 +152,8 @@ impl<'a> Setup<'a> {
 }
 
 impl Testbed {
-    /// Builds a wire and starts the servers of the plan, on a service if `accelerated` is true.
+    /// Builds a wire and starts the servers of the plan. If `accelerated` is true, the servers use
+    /// a new service. Otherwise the servers use the kernel's TCP.
     fn new(plan: &Plan, accelerated: bool) -> Result<Self, Stop> {
         let wire = new_wire(plan)?;
         let service = accelerated

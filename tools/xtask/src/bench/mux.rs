@@ -1,13 +1,14 @@
-//! Figures of the mux: packets per second in each direction, by length and number of mux ports.
+//! Figures (experiments of `bench/figures`) of the mux: packets per second in each direction, by
+//! frame length and number of mux ports.
 //!
 //! The mux (`service/mux`) shares one NIC between programs with a network stack of their own. Each
 //! program has a mux port, a pair of packet rings.
 //!
 //! A case has a direction, a frame length, a number of mux ports and a number of cores. The NIC of
-//! a case is a substitute in memory, or an AF_XDP socket on the wire, which is a veth pair between
-//! two network namespaces. For a case on the wire, each round also measures a program that sends or
-//! receives on the AF_XDP socket without a mux. The rate of this program is the upper limit of the
-//! interface.
+//! a case is a substitute in memory, or an AF_XDP socket on the wire. The wire is a veth pair
+//! between two network namespaces. For a case on the wire, each round also measures a program that
+//! sends or receives on the AF_XDP socket without a mux. The rate of this program is the upper
+//! limit of the interface.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
@@ -41,7 +42,7 @@ pub struct MuxPlan {
     pub title: String,
     /// Source of the target.
     pub paper: String,
-    /// Number of rounds; each measures every case.
+    /// Number of rounds. A round measures each case once.
     pub rounds: u32,
     /// Seconds of a measurement.
     pub seconds: f64,
@@ -66,18 +67,19 @@ pub struct Case {
     pub bytes: u32,
     /// Number of mux ports of each mux.
     pub ports: u32,
-    /// Number of packets in a row that the NIC in memory delivers to the same mux port. 1 without
-    /// this field.
+    /// Number of packets in a row that the NIC in memory delivers to the same mux port. The default
+    /// is 1.
     #[serde(default = "one")]
     pub train: u32,
-    /// CPUs of the muxes, one for each, separated by commas.
+    /// CPUs of the muxes, separated by commas. Each CPU has one mux.
     pub mux_cpus: String,
-    /// CPU of the programs. `None` if each mux's CPU also runs its programs.
+    /// CPU of the programs. `None` if the CPU of each mux also runs the programs of this mux.
     pub program_cpu: Option<String>,
     /// True if the NIC is an AF_XDP socket on a veth. False if it is a substitute in memory.
     #[serde(default)]
     pub veth: bool,
-    /// Name of the case with whose rate the rate of this case is compared.
+    /// Name of another case. The result has the ratio of this case's rate to the rate of the other
+    /// case.
     pub baseline: Option<String>,
 }
 
@@ -96,11 +98,12 @@ impl MuxPlan {
     }
 }
 
-/// The values of one measurement: packets per second through the mux, and on a veth also packets
-/// per second without a mux.
+/// The values of one measurement.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
+    /// Packets per second through the mux.
     packets: f64,
+    /// Packets per second without a mux. `None` if the NIC is in memory.
     without_mux: Option<f64>,
 }
 
@@ -109,7 +112,7 @@ struct Sample {
 pub struct Results {
     /// Samples of each case, by the name of the case.
     cases: BTreeMap<String, Vec<Sample>>,
-    /// Rates at which one core copies memory, in bytes per second.
+    /// Rates at which one core copies memory, in bytes per second. Each round has one rate.
     copy: Vec<f64>,
 }
 
@@ -169,8 +172,8 @@ fn measure(plan: &MuxPlan, wire: &Wire, case: &Case) -> Result<Sample, Stop> {
     })
 }
 
-/// Measures a case on the wire, with the mux or without it. If the case receives, a sender without
-/// a mux at the other end of the wire sends the packets.
+/// Measures a case on the wire, with the mux or without it. If the direction is `receive`, a
+/// program at the other end of the wire sends the packets. This program has no mux.
 fn load_on_veth(plan: &MuxPlan, wire: &Wire, case: &Case, without_mux: bool) -> Result<f64, Stop> {
     let server_mac = link_address(wire, Side::Server)?;
     let client_mac = link_address(wire, Side::Client)?;
@@ -209,7 +212,8 @@ fn link_address(wire: &Wire, side: Side) -> Result<String, Stop> {
     Ok(text.trim().to_owned())
 }
 
-/// Runs the tool for a case, and returns its packets per second.
+/// Runs the load tool `mux` for a case, and returns the packets per second. `more` are further
+/// arguments.
 fn load(plan: &MuxPlan, wire: &Wire, case: &Case, more: &[String]) -> Result<f64, Stop> {
     let mut tool = wire.load_tool(Side::Server, "mux")?;
     tool = tool.arg("--direction").arg(&case.direction);

@@ -1,10 +1,12 @@
-//! The plan of a request figure.
+//! The plan of a request figure (an experiment of `bench/figures` in which clients send requests to
+//! a server).
 
 use serde::Deserialize;
 
 use super::heading::{Heading, Target};
 
-/// The plan of a request figure: closed-loop clients that send requests to a server.
+/// The plan of a request figure: clients send requests to a server in a closed loop, in which a
+/// connection sends its next request after the answer.
 #[derive(Deserialize, Debug, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -12,13 +14,13 @@ pub struct Plan {
     pub title: String,
     /// Source in the literature, and its result.
     pub paper: String,
-    /// Number of rounds; each measures every case with every variant of stack and path.
+    /// Number of rounds. A round measures each case once with each variant of stack and path.
     pub rounds: u32,
-    /// Counted seconds of each measurement.
+    /// Seconds of each measurement during which requests are counted.
     pub seconds: f64,
-    /// Seconds of load before the counted time.
+    /// Seconds of load before requests are counted.
     pub warmup: f64,
-    /// Congestion control on both stacks.
+    /// Congestion control on both stacks, such as `cubic`.
     pub congestion: String,
     /// CPUs of the client, separated by commas.
     pub client_cpus: String,
@@ -42,12 +44,12 @@ pub struct Series {
     pub workload: Workload,
     /// Numbers of connections.
     pub connections: Vec<u32>,
-    /// True to also measure client and server within one host: on the kernel's loopback, and on the
-    /// local path of one service, which passes the bytes in memory.
+    /// If true, the figure also measures client and server within one host: on the kernel's
+    /// loopback, and on the local path of one service. The local path passes the bytes in memory.
     #[serde(default)]
     pub memory: bool,
-    /// True to also measure the stateless AF_XDP echo, which answers each segment without TCP. Its
-    /// rate is the upper limit of the wire.
+    /// If true, the figure also measures the stateless AF_XDP echo, which answers each segment
+    /// without TCP. The rate of the echo is the upper limit of the wire.
     #[serde(default)]
     pub limit: bool,
 }
@@ -65,9 +67,9 @@ pub enum Workload {
 }
 
 impl Plan {
-    /// Applies the command-line options: the number of rounds, and the numbers of connections to
-    /// measure. An empty list selects all numbers of the plan. Numbers that the plan does not have
-    /// are not measured.
+    /// Applies the command-line options. `rounds` replaces the plan's number of rounds.
+    /// `connections` selects some of the plan's numbers of connections, and ignores numbers that
+    /// the plan does not have. An empty list selects all numbers of the plan.
     pub fn limit_to(&mut self, rounds: Option<u32>, connections: &[u32]) {
         self.rounds = rounds.unwrap_or(self.rounds).max(1);
         if !connections.is_empty() {
@@ -102,7 +104,8 @@ impl Plan {
 }
 
 impl Series {
-    /// Returns the name of a case. `wire` is the kind of path, such as "veth" or "memory".
+    /// Returns the name of a case. `wire` is the first part of the name: "veth", "memory", or the
+    /// name of a variant.
     pub fn case(&self, wire: &str, connections: u32) -> String {
         let plural = if connections == 1 { "" } else { "s" };
         let name = if self.name.is_empty() {

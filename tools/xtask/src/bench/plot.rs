@@ -1,7 +1,8 @@
-//! Draws a figure as SVG.
+//! Draws the result of a figure (an experiment of `bench/figures`) as SVG.
 //!
-//! The plot of a request figure has one panel for each series, which shows the requests per second
-//! by the number of connections. The plots of other figures have groups of bars.
+//! The plot of a request figure has one panel for each series (a workload at several numbers of
+//! connections). A panel shows the requests per second by the number of connections. The plots of
+//! other figures have groups of bars.
 
 use std::fmt::Write;
 
@@ -18,8 +19,9 @@ const PANEL_HEIGHT: f64 = 300.0;
 const MARGIN: f64 = 64.0;
 /// Width of a bar, in pixels.
 const BAR_WIDTH: f64 = 24.0;
-/// The variants that have a line, each with its colour. Bars have the same colours, in this order.
-/// The colours are from the palette of Okabe and Ito, which colour-blind readers can distinguish.
+/// The variants (combinations of stack and path) that have a line, each with its colour. Bars have
+/// the same colours, in this order. The colours are from the palette of Okabe and Ito, which
+/// colour-blind readers can distinguish.
 const LINES: [(Variant, &str); 6] = [
     (Variant::Kernel, "#000000"),
     (Variant::KernelNoIdle, "#999999"),
@@ -42,8 +44,8 @@ pub fn svg(plan: &Plan, results: &Results) -> String {
     text + "</svg>\n"
 }
 
-/// Returns a plot of groups of bars. Each group has a name and one value for each of `names`, in
-/// `unit`.
+/// Returns a plot of groups of bars. `names` are the names of the bars in a group. Each group has a
+/// name, and one value in `unit` for each bar.
 pub fn bars(title: &str, unit: &str, names: &[&str], groups: &[(&str, Vec<f64>)]) -> String {
     let width = (groups.len() * (names.len() + 1)) as f64 * BAR_WIDTH;
     let values = groups.iter().flat_map(|(_, values)| values.iter().copied());
@@ -185,7 +187,7 @@ fn panel(text: &mut String, left: f64, index: usize, series: &Series, results: &
     }
 }
 
-/// Draws the names of the variants.
+/// Draws the names of the variants. `left` is the left edge of the names' area in pixels.
 fn legend(text: &mut String, left: f64) {
     for (index, (variant, colour)) in LINES.iter().enumerate() {
         let y = MARGIN + 20.0 * index as f64;
@@ -194,7 +196,7 @@ fn legend(text: &mut String, left: f64) {
     }
 }
 
-/// Returns the smallest round number that is not less than `value`, and at least 1.
+/// Returns the smallest round number that is at least `value` and at least 1.
 fn nice_above(value: f64) -> f64 {
     let power = 10f64.powf(value.max(1.0).log10().floor());
     [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0]

@@ -23,8 +23,9 @@ impl Programs {
     }
 }
 
-/// Returns the HTTP client on the embedded stack. The client registers a mux port at `service`,
-/// uses the server's address, and connects to `port` of the same address.
+/// Returns the HTTP client on the embedded stack (TCP in the client's process). The client
+/// registers a mux port (a pair of packet rings) at `service`. The client has the address of the
+/// server, and connects to `port` of this address.
 pub fn embedded_client(wire: &Wire, service: &Service, port: u16) -> Result<Program, Stop> {
     let path = tools::binary("tidelane-http-client")?;
     let client = wire.program(Side::Server, &path.to_string_lossy());
@@ -32,7 +33,8 @@ pub fn embedded_client(wire: &Wire, service: &Service, port: u16) -> Result<Prog
     Ok(client.registering_at(service).args(&addresses))
 }
 
-/// Returns the number of answered requests, the first word of the output of [`embedded_client`].
+/// Returns the number of answered requests. `output` is the output of [`embedded_client`], which
+/// begins with this number.
 pub fn answered_requests(output: &str) -> Result<f64, Stop> {
     Ok(output.split(' ').next().unwrap_or_default().parse()?)
 }

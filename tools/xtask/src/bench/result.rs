@@ -1,4 +1,5 @@
-//! The samples of a request figure, and the rows that are computed from them.
+//! The samples of a request figure (an experiment of `bench/figures` in which clients send requests
+//! to a server), and the rows that are computed from the samples.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,8 @@ pub enum Variant {
     Limit,
     /// Server and client on the kernel, over loopback.
     Loopback,
-    /// Server and client on one service, over the local path, which passes the bytes in memory.
+    /// Server and client on one service, over the local path. The local path passes the bytes in
+    /// memory.
     LocalPath,
 }
 
@@ -68,7 +70,7 @@ pub struct Results(BTreeMap<Key, Vec<Sample>>);
 /// A function that computes one metric of a sample.
 type Metric = fn(&Sample) -> f64;
 
-/// The metrics. Each entry has the name, true if more is better, and the function.
+/// The metrics. Each entry has the name, true if a higher value is better, and the function.
 const METRICS: &[(&str, bool, Metric)] = &[
     ("requests_per_second", true, |s| s.requests_per_second),
     ("latency_p50_us", false, |s| s.p50_us),
@@ -112,6 +114,7 @@ impl Results {
     }
 
     /// Returns the rows of `metrics` for one case. `sides` has the kernel's key and Tidelane's key.
+    /// A metric without samples of both sides has no row.
     fn pair_rows<'a>(
         &'a self,
         heading: &'a Heading,
@@ -146,8 +149,8 @@ impl Results {
         }
     }
 
-    /// Adds the rows that compare the local path with the kernel over veth or loopback, whichever
-    /// is faster.
+    /// Adds the rows that compare the local path with the faster of the kernel's two paths, veth
+    /// and loopback. Adds nothing if one of the kernel's paths was not measured.
     fn memory_rows(
         &self,
         heading: &Heading,

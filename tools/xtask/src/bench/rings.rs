@@ -1,17 +1,19 @@
-//! Figures of the ring API (crate `tidelane-rings`), by which a program exchanges messages of many
-//! connections in one call, without copies. The figures compare the HTTP server of
-//! `app/kernel/examples/ring-http` on a back end of the ring API with the same server on the
-//! kernel's sockets with epoll. The kernel back end uses the kernel's sockets through io_uring, and
-//! the service back end uses the TCP of the service. The direct back end runs TCP in the program,
-//! on an AF_XDP queue or on a mux port of the service.
+//! Figures (experiments of `bench/figures`) of the ring API (crate `tidelane-rings`). With the ring
+//! API, a program exchanges messages of many connections in one call, without copies. The figures
+//! measure the HTTP server of `app/kernel/examples/ring-http` on the back ends of the ring API. The
+//! baseline is the same server on the kernel's sockets with epoll. The kernel back end uses the
+//! kernel's sockets through io_uring, and the service back end uses the TCP of the service. The
+//! direct back end runs TCP in the program, on an AF_XDP queue or on a mux port of the service (a
+//! pair of packet rings).
 //!
-//! The client is wrk in a closed loop, or `tidelane-load http-client` at a fixed rate. The `path`
-//! of the plan places the client:
+//! In a closed loop, the client is wrk, or `tidelane-http-client` for the server
+//! [`Server::DirectEmbedded`]. At a fixed rate, the client is `tidelane-load http-client`. The
+//! `path` of the plan places the client:
 //!
 //! - `veth`: the client is on the kernel at the other end of a veth.
 //! - `memory`: the client runs in the server's namespace. If the server is on the kernel, the
-//!   client uses the kernel's loopback path to it. Otherwise the client uses the same service,
-//!   which joins the two ends in memory.
+//!   client uses the kernel's loopback path. Otherwise the client uses the same service, which
+//!   joins the two ends in memory.
 //!
 //! The server answers `GET /counters` with its counts. Each measurement uses a new wire, which is a
 //! veth pair between two network namespaces.
@@ -36,11 +38,11 @@ pub use server::{Server, start};
 
 /// Port of the server.
 pub const PORT: u16 = 8080;
-/// Extra time of a measurement, which fails if it takes longer than the plan's seconds plus this
-/// time. Also the time limit for the start of a server.
+/// Time by which a measurement may exceed the plan's seconds before it fails. Also the time limit
+/// for the start of a server.
 pub const LIMIT: Duration = Duration::from_secs(30);
-/// Limit of the attempts to measure a server at a fixed rate. Another virtual machine may take the
-/// CPU during an attempt, so that the server does not reach the rate.
+/// Largest number of attempts to measure a server at a fixed rate. Another virtual machine may take
+/// the CPU during an attempt, so that the server does not reach the rate.
 const ATTEMPTS_MAX: u32 = 4;
 
 /// The plan of a figure of the ring API.
@@ -51,7 +53,7 @@ pub struct RingsPlan {
     pub title: String,
     /// Source in the literature, and its result.
     pub paper: String,
-    /// Number of rounds; each measures every case with every server.
+    /// Number of rounds. A round measures each case once with each server.
     pub rounds: u32,
     /// Seconds of a measurement.
     pub seconds: u32,
@@ -63,14 +65,16 @@ pub struct RingsPlan {
     pub lengths: Vec<u64>,
     /// Numbers of connections.
     pub connections: Vec<u32>,
-    /// The servers on the ring API, each compared with its baseline, a server with epoll.
+    /// The servers on the ring API. Each of these servers is compared with its baseline, a server
+    /// with epoll.
     pub servers: Vec<Server>,
     /// Path between the client and the server.
     #[serde(default)]
     pub path: Path,
-    /// True if a NAPI thread at each end of the veth receives the packets, on the CPU of this end.
-    /// The thread's time counts for this end. Otherwise a packet is received in the softirq of its
-    /// sender, and the time counts for the sender.
+    /// If true, each end of the veth receives its packets in a NAPI thread (a kernel thread) on the
+    /// CPU of this end. The time of the reception then counts for the receiving end. If false, a
+    /// packet is received in a softirq on the CPU of its sender, and the time counts for the
+    /// sender.
     #[serde(default)]
     pub napi_threads: bool,
     /// CPU of the client.
@@ -86,24 +90,25 @@ pub struct RingsPlan {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
     requests_per_second: f64,
-    /// Mean and 99th percentile of the latency in µs. `None` if the client does not measure it.
+    /// Mean and 99th percentile of the latency in µs. `None` if the client does not measure the
+    /// latency.
     latency_us: Option<(f64, f64)>,
     /// CPU time of the server's process, of its service, and of the NAPI thread of the server's
     /// interface, in µs per request. With [`Path::Local`], the service also carries the client's
-    /// end of the connections.
+    /// end of the connections, except for [`Server::DirectEmbedded`].
     cpu_us: f64,
-    /// System calls that the server has made for data, per request.
+    /// System calls per request that the server has made to exchange data or to wait.
     calls: f64,
-    /// Mean and standard deviation of the ready descriptors per cycle. In a cycle, the server asks
-    /// once for the ready descriptors, and handles all of them. Cycles without a ready descriptor
-    /// do not count.
+    /// Mean and standard deviation of the number of ready descriptors (sockets with events) in a
+    /// cycle. In a cycle, the server asks once for the ready descriptors, and handles all of them.
+    /// Cycles without a ready descriptor do not count.
     ready: (f64, f64),
 }
 
 /// Length of the body, number of connections, server.
 type Case = (u64, u32, Server);
 
-/// The results, in the order of the rounds.
+/// The samples of each case, in the order of the rounds.
 #[derive(Debug, Default)]
 pub struct Results {
     samples: BTreeMap<Case, Vec<Sample>>,
@@ -139,7 +144,7 @@ impl RingsPlan {
         LIMIT + Duration::from_secs(self.seconds.into())
     }
 
-    /// Returns all servers with their baselines, each once.
+    /// Returns the plan's servers and their baselines, each once.
     fn all_servers(&self) -> Vec<Server> {
         let baselines = self.servers.iter().map(|server| server.baseline());
         let mut all: Vec<Server> = baselines.chain(self.servers.iter().copied()).collect();
@@ -192,8 +197,8 @@ fn print_sample((length, connections, server): Case, sample: &Sample) {
     let _ = std::io::stdout().flush();
 }
 
-/// Measures a server. At a fixed rate, measures again after a failure, such as a server that did
-/// not reach the rate.
+/// Measures a server. At a fixed rate, measures again after a failure, for example if the server
+/// did not reach the rate. [`ATTEMPTS_MAX`] limits the number of attempts.
 fn measure_repeatedly(plan: &RingsPlan, case: Case) -> Result<Sample, Stop> {
     let mut attempt = 1;
     loop {
@@ -280,7 +285,7 @@ impl NapiThreads {
         })
     }
 
-    /// Returns the CPU time of the server's NAPI thread.
+    /// Returns the CPU time of the server's NAPI thread, or 0 without a NAPI thread.
     fn of_server(&self) -> Result<Duration, Stop> {
         let time = self.server.as_ref().map(NapiThread::cpu_time).transpose()?;
         Ok(time.unwrap_or_default())
@@ -289,15 +294,15 @@ impl NapiThreads {
 
 impl Results {
     /// Returns one value of each sample of a case, in the order of the rounds. Returns `None` if
-    /// there is no sample, or a sample without the value.
+    /// there is no sample, or if a sample lacks the value.
     fn values(&self, case: Case, value: impl Fn(&Sample) -> Option<f64>) -> Option<Vec<f64>> {
         self.samples.get(&case)?.iter().map(value).collect()
     }
 
-    /// Returns the rows of the result: each back end beside epoll in each metric, and the counts of
-    /// each server.
+    /// Returns the rows of the result. A row compares a back end with epoll in one metric, or has
+    /// one count of a server.
     pub fn rows(&self, plan: &RingsPlan) -> Vec<Row> {
-        /// Name of a metric, true if more is better, and the metric's value in a sample.
+        /// Name of a metric, true if a higher value is better, and the metric's value in a sample.
         type Metric = (&'static str, bool, fn(&Sample) -> Option<f64>);
         const METRICS: [Metric; 4] = [
             ("requests_per_second", true, |sample| {
@@ -355,7 +360,8 @@ impl Results {
     }
 
     /// Returns the plot: a group of bars for each case, with one bar for each server. The bars show
-    /// the rate, or at a fixed rate the CPU time.
+    /// the requests per second. If the plan has a fixed rate, the bars show the CPU time per
+    /// request instead.
     pub fn svg(&self, plan: &RingsPlan) -> String {
         let servers = plan.all_servers();
         let cases: Vec<(u64, u32)> = plan

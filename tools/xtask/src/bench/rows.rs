@@ -1,7 +1,8 @@
-//! The rows of a figure: medians, ratios and targets.
+//! The rows in the result of a figure (an experiment of `bench/figures`): medians, ratios and
+//! targets.
 //!
-//! A ratio divides Tidelane's value by the kernel's value of the same round. The row has the median
-//! of these ratios.
+//! A ratio divides Tidelane's value by the baseline's value of the same round. The baseline is
+//! usually the kernel. A row has the median, the least and the largest of the rounds' ratios.
 
 use serde_json::{Value, json};
 use tidelane_tests::machine::{commit, describe, median};
@@ -15,11 +16,11 @@ pub struct Row {
     pub case: String,
     /// Name of the metric.
     pub metric: String,
-    /// True if more is better.
+    /// True if a higher value is better.
     pub higher_is_better: bool,
     /// The comparison of the stacks. `None` for a row without a comparison.
     pub pair: Option<Pair>,
-    /// The value of a row without a comparison.
+    /// The value of a row without a comparison. `None` for a row with a comparison.
     pub value: Option<f64>,
     /// Number of rounds.
     pub rounds: usize,
@@ -30,16 +31,18 @@ pub struct Row {
 /// The comparison of Tidelane with the kernel, or with another baseline, in one metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair {
-    /// Median of the values of the kernel or other baseline.
+    /// Median of the baseline's values.
     pub baseline: f64,
     /// Median of Tidelane's values.
     pub tidelane: f64,
-    /// Median, least and largest of the rounds' ratios of Tidelane's value to the baseline's.
+    /// Median, least and largest ratio of Tidelane's value to the baseline's value of the same
+    /// round.
     pub ratio: [f64; 3],
 }
 
 impl Row {
-    /// Returns true if the target was reached. Returns `None` if the row has no target or no value.
+    /// Returns `Some(true)` if the target was reached. Returns `None` if the row has no target, or
+    /// neither a comparison nor a value.
     pub fn reached(&self) -> Option<bool> {
         let target = self.target?;
         let got = self.pair.map(|pair| pair.ratio[0]).or(self.value)?;
@@ -52,7 +55,7 @@ impl Row {
 }
 
 /// Returns a row that compares the stacks in one metric. `baseline` and `tidelane` have the values
-/// in the order of the rounds. Returns `None` if one of them was not measured.
+/// in the order of the rounds. Returns `None` if one of the two was not measured.
 pub fn pair_row(
     heading: &Heading,
     case: &str,
@@ -84,8 +87,8 @@ pub fn pair_row(
     })
 }
 
-/// Returns a row without a comparison. `values` has one value for each round, of which the row has
-/// the median. More counts as better.
+/// Returns a row without a comparison. `values` has one value for each round. The row has the
+/// median of `values`, and says that a higher value is better.
 pub fn value_row(heading: &Heading, case: &str, metric: &str, values: &[f64]) -> Row {
     Row {
         case: case.to_owned(),
@@ -195,7 +198,7 @@ pub fn print_table(heading: &Heading, rows: &[Row]) {
     println!();
 }
 
-/// Formats a number without decimals from 100 on, and otherwise with two decimals.
+/// Formats a number of at least 100 without decimals, and any other number with two decimals.
 pub fn number(value: f64) -> String {
     let digits = if value >= 100.0 { 0 } else { 2 };
     format!("{value:.digits$}")

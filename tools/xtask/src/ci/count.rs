@@ -1,4 +1,5 @@
-//! Counts passed, failed and skipped tests in the output of test programs.
+//! Counts passed, failed and skipped tests in the output of test programs. The output has the
+//! format of libtest, Rust's test harness.
 
 /// The counts of a step's tests.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -38,7 +39,7 @@ impl Counts {
     /// Returns the counts of a step with the output `text`.
     ///
     /// If `tests` is true, counts the tests in the output. Otherwise the step counts as one check.
-    /// A step that did not succeed counts as at least one failure.
+    /// If `succeeded` is false, the step counts as at least one failure.
     pub fn of_step(name: &str, tests: bool, succeeded: bool, text: &str) -> Self {
         let mut counts = if tests {
             Self::parse(text)
@@ -57,7 +58,7 @@ impl Counts {
             counts.failures.push(name.to_owned());
         }
         if tests && succeeded && counts == Self::default() {
-            // Report a step that ran no tests, because its filter is probably wrong.
+            // Report a step that ran no tests as skipped, because its filter is probably wrong.
             counts.skips.push((name.to_owned(), "no tests".to_owned()));
         }
         counts
@@ -102,7 +103,7 @@ fn failed(line: &str) -> Option<&str> {
     result.starts_with("FAILED").then_some(name)
 }
 
-/// Parses `---- NAME stdout ----`. Returns the name.
+/// Parses `---- NAME stdout ----`, the line before the output of a test. Returns the name.
 fn output_of(line: &str) -> Option<&str> {
     line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
 }

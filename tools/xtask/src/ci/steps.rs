@@ -17,15 +17,16 @@ pub struct Step {
     pub tests: bool,
     /// Time limit in seconds. The limit of all steps together may end the step earlier.
     pub seconds: u64,
-    /// The step is skipped if fewer seconds than this are left of the limit of all steps. With
-    /// zero, the step runs in any case, and fails if its time is over.
+    /// If fewer seconds than this number remain of the limit of all steps together, the step is
+    /// skipped. If the number is 0, the step always runs, and fails if it does not end in the
+    /// remaining time.
     pub seconds_min: u64,
     /// Function that returns the reason why the step cannot run on this machine, if there is one.
     pub skip: fn() -> Option<String>,
 }
 
-/// The command that builds the binaries that tests and benchmarks start: service, tools,
-/// libtidelane.so, tidelane-impair, and examples.
+/// The command that builds the binaries for tests and benchmarks: service, tools, libtidelane.so,
+/// tidelane-impair, and examples.
 pub const BUILD: &[&str] = &[
     "cargo",
     "build",
@@ -163,17 +164,19 @@ pub const STEPS: &[Step] = &[
         tests: true,
         ..STEP_DEFAULTS
     },
+    // Runs the tests for the model checker loom.
     Step {
         name: "loom",
-        // Use a separate target directory, because the compiler flag would make cargo rebuild the
-        // packages of the other steps.
+        // Use a separate target directory, because the flag in RUSTFLAGS would make cargo rebuild
+        // the packages of the other steps.
         command: &[
             "sh",
             "-c",
             "CARGO_TARGET_DIR=\"${CARGO_TARGET_DIR:-target}/loom\" \
              cargo test --release --package tidelane-ring --package tidelane-sockets --test loom",
         ],
-        // The models need no optimization across crates, which takes a third of the build.
+        // The tests need no optimization across crates. This optimization takes a third of the
+        // build time.
         environment: &[
             ("RUSTFLAGS", "--cfg loom"),
             ("CARGO_PROFILE_RELEASE_LTO", "off"),
@@ -193,8 +196,8 @@ pub const STEPS: &[Step] = &[
         command: &["cargo", "xtask", "frames"],
         ..STEP_DEFAULTS
     },
-    // Fails if the packet path needs more instructions than the limits allow. Unlike times,
-    // instruction counts do not depend on the machine's load.
+    // Fails if a case of the packet path needs more instructions than its limit in `bench/micro`.
+    // Unlike times, instruction counts do not depend on the machine's load.
     Step {
         name: "instructions",
         command: &[
@@ -213,8 +216,8 @@ pub const STEPS: &[Step] = &[
         },
         ..STEP_DEFAULTS
     },
-    // Runs simulations with seeds of each theme. A failure prints the command that replays the
-    // seed.
+    // Runs simulations of each theme (a kind of scenario, such as programs that die), each with
+    // some seeds. If a simulation fails, the step prints the command that replays its seed.
     Step {
         name: "sim",
         command: &[

@@ -35,7 +35,7 @@ pub struct Apt {
 
 impl Apt {
     /// Downloads the package lists of the Debian releases `suites` to a folder below `home`.
-    /// Returns the apt with these lists. Commands fail after `end`.
+    /// Returns an apt that uses these lists. All apt commands fail after `end`.
     pub fn new(
         home: &Path,
         suites: &[&str],
@@ -76,6 +76,8 @@ impl Apt {
         Ok(apt)
     }
 
+    /// Returns a command that runs `program`, such as `apt-get`, with the options of every apt
+    /// command. The command ends at the deadline.
     fn command(&self, program: &str) -> Command {
         let left = self.end.saturating_duration_since(Instant::now());
         let mut command = Command::new("timeout");
@@ -94,8 +96,9 @@ impl Apt {
         Ok(names_after("Depends: ", &text))
     }
 
-    /// Returns `package` and the packages that apt would install with `package`, each as
-    /// `NAME=VERSION`. Apt prefers the versions of the release `suite`.
+    /// Returns the packages, each as `NAME=VERSION`, that apt would install or upgrade in order to
+    /// install `package`. Apt prefers the versions of the release `suite`. The list is empty if apt
+    /// has nothing to install.
     pub fn installed_with(&self, package: &str, suite: &str) -> Result<Vec<String>, String> {
         let mut simulation = self.command("apt-get");
         simulation.args(["install", "--simulate", "--no-install-recommends"]);

@@ -1,12 +1,12 @@
-//! The interop tests that the laboratory (`cargo xtask lab`) runs in emulated machines, their
-//! results, and the printed table.
+//! The interop tests (`tests/interop`) that the laboratory (`cargo xtask lab`) runs in emulated
+//! machines, their results, and the printed table.
 
 use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
 use super::nics::Nic;
 
-/// The only test that runs on an unsupported kernel. The test passes if the Tidelane service starts
-/// or says why it does not start.
+/// The only test that runs on an unsupported kernel. The test passes if the Tidelane service (the
+/// process `tidelaned`) starts, or if the reason why the service does not start is reported.
 pub const STARTS: &str = "kernels::starts_or_says_why";
 
 /// The tests. Each entry has the name, the heading of the table's column, and true if `--small`
@@ -55,7 +55,9 @@ const TESTS: [(&str, &str, bool); 26] = [
 /// Environment variables that make the tests smaller, because an emulated machine is slow.
 pub const SIZES: &str = "TIDELANE_KILLS=6 TIDELANE_LOSS_MIB=4 TIDELANE_BULK_MIB=8";
 
-/// Returns the names of the tests that `--small` and the filters select. Fails if there is none.
+/// Returns the names of the tests to run. If `small` is true, selects only tests that `--small`
+/// includes. If there are filters, selects only tests whose names contain one of the filters. Fails
+/// if no test is selected.
 pub fn chosen(small: bool, filters: &[String]) -> Result<Vec<&'static str>, String> {
     let wanted = |name: &str| filters.is_empty() || filters.iter().any(|f| name.contains(f));
     let chosen = TESTS
@@ -75,12 +77,12 @@ pub enum Verdict {
     Passed(String),
     /// The test did not run, for this reason.
     Skipped(String),
-    /// The test failed, for this reason.
+    /// The test failed. The text is the reason, or the output of the test.
     Failed(String),
 }
 
-/// The result of one test on one kernel and NIC. A cell of the printed table has the results of all
-/// tests of its column.
+/// The result of one test on one kernel (or pair of kernels) and NIC. If several tests share a
+/// column of the printed table, one field of the table summarizes several values of this type.
 #[derive(Clone, Debug)]
 pub struct Cell {
     /// Result of the test.
@@ -117,7 +119,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Parses one line. Returns the test and its result if the line is the end of a result.
+    /// Parses one line. If the line is the end of a result, returns the test's name and its result.
     pub fn line(&mut self, line: &str) -> Option<(String, Cell)> {
         if let Some((name, seconds, text)) = &mut self.failed {
             if !line.starts_with(OUTPUT_END) {
@@ -131,6 +133,7 @@ impl Reader {
             return Some((name, cell));
         }
         let line = line.strip_prefix("test ")?;
+        // The test program writes the start of the line before the test, and the result after it.
         if let Some(name) = line.strip_suffix(" ...") {
             let verdict = Verdict::Failed("the machine ended during the test".to_owned());
             return Some((name.to_owned(), Cell::new(verdict, 0.0)));
@@ -152,7 +155,7 @@ impl Reader {
 /// Prefix of the line that follows the output of a failed test.
 const OUTPUT_END: &str = "---- end ";
 
-/// Returns the seconds in a result such as `ok (1.5 s)`.
+/// Returns the seconds in a result such as `ok (1.5 s)`, or 0 if the result contains no seconds.
 fn seconds_of(result: &str) -> f32 {
     let number = result
         .split_once('(')
@@ -165,7 +168,7 @@ fn seconds_of(result: &str) -> f32 {
 /// Results by the index of the kernel, the index of the NIC, and the name of the test.
 pub type Results = BTreeMap<(usize, usize, &'static str), Cell>;
 
-/// Prints the table, with one line for each kernel and NIC.
+/// Prints the table, with one line for each combination of a kernel and a NIC.
 pub fn print_table(kernels: &[&str], nics: &[Nic], tests: &[&'static str], results: &Results) {
     let columns = columns(tests);
     print!("\n{:<9}{:<16}", "kernel", "NIC");
@@ -200,7 +203,7 @@ fn columns(tests: &[&'static str]) -> Vec<(&'static str, Vec<&'static str>)> {
     columns
 }
 
-/// Returns the text of one cell of the table. `cells` has the results of the column's tests on one
+/// Returns the text of one field of the table. `cells` has the results of the column's tests on one
 /// kernel and NIC.
 fn summary(cells: &[&Cell]) -> String {
     let is_skip = |cell: &&&Cell| matches!(cell.verdict, Verdict::Skipped(_));

@@ -11,7 +11,9 @@ const TRAILER: &str = "TRAILER!!!";
 /// An archive to which files are added.
 #[derive(Debug, Default)]
 pub struct Archive {
+    /// The archive so far.
     bytes: Vec<u8>,
+    /// Number of entries so far. An entry's inode number is its number in the archive.
     entries: u32,
 }
 
@@ -34,6 +36,7 @@ impl Archive {
 
     fn entry(&mut self, name: &str, mode: u32, data: &[u8]) {
         self.entries += 1;
+        // The name ends with a zero byte.
         let name_len = name.len() as u32 + 1;
         // Inode, mode, user, group, links, time, size, four device numbers, name length, checksum.
         let fields = [

@@ -93,8 +93,8 @@ impl Emulator {
         Some(format!("{EMULATOR} has no {device}{newer}"))
     }
 
-    /// Returns the command that runs the emulator. `wrapper` is a command that executes its
-    /// arguments, such as `setpriv`, or empty.
+    /// Returns the command that runs the emulator. `wrapper` is empty, or has the words of a
+    /// command such as `setpriv`, which executes its arguments.
     pub fn command(&self, wrapper: &[&str]) -> Command {
         let mut words: Vec<OsString> = wrapper.iter().map(OsString::from).collect();
         words.push(match &self.root {

@@ -1,8 +1,8 @@
 //! The RAM disk from which `cargo xtask lab` boots an emulated machine.
 //!
-//! The program `init` on the RAM disk mounts the root file system of the host, on which the
-//! emulator runs, as the root of the emulated machine. The mount is read-only, and an overlay in
-//! memory takes the changes.
+//! The program `init` on the RAM disk mounts the root file system of the host (the machine that
+//! runs the emulator) as the root of the emulated machine. The mount is read-only, and an overlay
+//! in memory takes the changes.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
@@ -10,11 +10,12 @@ use tidelane_tests::tools::find_tool;
 
 use super::{cpio::Archive, kernels::Kernel};
 
-/// Modules that are needed to mount the root. The guest loads other modules from the root.
+/// Modules that are needed to mount the root. The guest (the emulated machine) loads other modules
+/// from the root.
 const MODULES: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 
-/// The script `init`: mounts the host's root under an overlay in memory, switches to this root, and
-/// then runs the script whose path replaces `@GUEST@`.
+/// The script `init`: mounts the host's root under an overlay in memory, makes the overlay the
+/// root, and then runs the script whose path replaces `@GUEST@`.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t devtmpfs none /dev
@@ -29,8 +30,8 @@ mount -t devtmpfs none /up/root/dev
 exec switch_root /up/root /bin/sh @GUEST@
 "#;
 
-/// Returns the RAM disk for a kernel. After its `init` has mounted the root, `init` runs the script
-/// `guest`.
+/// Returns the RAM disk for a kernel. The RAM disk's `init` mounts the root, and then runs the
+/// script at the path `guest`.
 pub fn ram_disk(kernel: &Kernel, guest: &Path) -> Result<Vec<u8>, String> {
     let busybox = find_tool("busybox").ok_or("no busybox here; apt-get install busybox-static")?;
     let read = |path: &Path| fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
@@ -114,6 +115,7 @@ fn load_order(dependencies: &str, wanted: &[&str]) -> Vec<String> {
         let Some((path, needs)) = known.get(*name) else {
             continue;
         };
+        // `modules.dep` lists a module's dependencies in the reverse of the order to load them.
         for path in needs.iter().rev().chain([path]) {
             if !order.iter().any(|earlier| earlier == path) {
                 order.push((*path).to_owned());

@@ -19,15 +19,16 @@ pub const KERNELS: [(&str, &str); 4] = [
 ];
 
 /// Kernels on which the Tidelane service refuses to start, because they lack a feature that the
-/// service needs. Of the interop tests, the lab runs only the test of the service's start
-/// (`cells::STARTS`) on these kernels.
+/// service needs. On these kernels, the lab runs only one of the interop tests (`tests/interop`):
+/// the test of the service's start (`cells::STARTS`).
 pub const REFUSED: [&str; 1] = ["5.10"];
 
 /// The meta package that depends on the kernel of a release.
 const META_PACKAGE: &str = "linux-image-amd64";
 /// Name prefixes of the packages that contain a kernel and its modules.
 const PARTS: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
-/// Number of found packages from which on no further dependencies are followed.
+/// Limit of the search for packages. After this many packages are found, the search follows no
+/// further dependencies.
 const PACKAGES_MAX: usize = 16;
 
 /// An unpacked kernel.
@@ -42,8 +43,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Returns the kernel called `name`. Fetches the kernel if it is not unpacked yet. Fetching
-    /// fails after `end`.
+    /// Returns the kernel called `name`. Fetches the kernel if it is not unpacked yet. `lab` is the
+    /// laboratory's folder. Fetching fails after `end`.
     pub fn get(name: &str, lab: &Path, end: Instant) -> Result<Self, String> {
         let suite = KERNELS.iter().find(|(known, _)| *known == name);
         let (_, suite) = suite.ok_or_else(|| {
@@ -94,7 +95,8 @@ impl Kernel {
     }
 }
 
-/// Returns the first entry of a directory. The directories of modules have one entry.
+/// Returns the first entry of a directory. The directory `lib/modules` of an unpacked kernel has
+/// only one entry: the folder that is named after the kernel's version.
 fn only_entry(directory: &Path) -> Option<PathBuf> {
     let mut entries = fs::read_dir(directory).ok()?.filter_map(Result::ok);
     Some(entries.next()?.path())

@@ -55,15 +55,15 @@ pub struct Plan<'a> {
     pub commands: String,
     /// Folder for the machine's files and logs.
     pub directory: PathBuf,
-    /// Time limit from boot to end.
+    /// Time limit from the boot to the end of the machine.
     pub limit: Duration,
 }
 
 /// The emulation of a machine's processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processors {
-    /// Two processors that run as fast as possible. The guest has the clock of the host, on which
-    /// the emulator runs.
+    /// Two processors that run as fast as possible. The guest (the emulated machine) has the clock
+    /// of the host (the machine that runs the emulator).
     Fast,
     /// One processor. The guest's clock counts instructions, and jumps to the next timer while the
     /// guest is idle. The load of the host then does not delay the guest's timers.
@@ -95,7 +95,7 @@ pub struct Machine {
     lines: Receiver<String>,
     /// Time after which [`Machine::line_within`] kills the emulator of a silent machine.
     end: Instant,
-    /// Path of the log of the kernel's console.
+    /// Path of the log of the console of the guest's kernel.
     console: PathBuf,
     /// Log of the machine's output.
     results: fs::File,
@@ -115,7 +115,8 @@ impl Machine {
         let console = write("console.log", b"")?;
         let results = open_log(&plan.directory.join("results.log"))?;
         let taps = taps::wrapper(&plan.taps);
-        // `setpriv` makes the kernel kill the emulator when this process ends, even by SIGKILL.
+        // `setpriv` makes the host's kernel kill the emulator when this process ends, even if
+        // SIGKILL ends this process.
         let guard = ["setpriv", "--pdeathsig", "KILL"];
         let wrapper: Vec<&str> = guard
             .into_iter()
@@ -167,7 +168,8 @@ impl Machine {
         }
     }
 
-    /// Waits for the next line as [`line`](Self::line) does, but returns `None` after `wait`.
+    /// Waits for the next line as [`line`](Self::line) does, but returns `None` if no line arrives
+    /// within `wait`.
     pub fn line_within(&mut self, wait: Duration) -> Result<Option<String>, String> {
         match self.lines.recv_timeout(wait) {
             Ok(line) => {
@@ -188,8 +190,8 @@ impl Machine {
         }
     }
 
-    /// Returns the last line of the kernel's console, or of the emulator's log if the console is
-    /// empty.
+    /// Returns the last line on the console of the guest's kernel. If the console is empty, returns
+    /// the last line of the emulator's log.
     fn last_words(&self) -> String {
         let last = |path: &Path| {
             let text = fs::read(path).unwrap_or_default();
@@ -204,8 +206,8 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Kill the emulator, because the machine has no state to save. A call fails if the emulator
-        // has already ended.
+        // Kill the emulator, because the machine has no state to save. Ignore errors, because the
+        // emulator may have ended already.
         let _ = self.emulator.kill();
         let _ = self.emulator.wait();
     }
@@ -219,7 +221,8 @@ fn open_log(path: &Path) -> Result<fs::File, String> {
     fs::File::create(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Returns the script that the machine's PID 1 runs after the RAM disk has mounted the root.
+/// Returns the script that the machine's PID 1 runs after `init` of the RAM disk has mounted the
+/// root.
 fn guest_script(plan: &Plan<'_>) -> String {
     let modules = [&MODULES[..], &plan.modules].concat().join(" ");
     let base = plan.kernel.modules();

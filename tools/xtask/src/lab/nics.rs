@@ -1,4 +1,5 @@
-//! The kinds of NICs of an emulated machine, on which `cargo xtask lab` runs tests.
+//! The kinds of NICs that an emulated machine can have. `cargo xtask lab` runs its tests on each
+//! selected kind.
 //!
 //! A machine has a pair of NICs of each selected kind, joined by a link: one NIC for the Tidelane
 //! service and one for its peer. A machine of [`super::pair`] has a single NIC.
@@ -14,7 +15,7 @@ pub struct Nic {
     pub device: Option<&'static str>,
     /// Options of the device. `@END@` stands for the number of the NIC in its pair, 0 or 1.
     options: &'static str,
-    /// Number of queues of the device's back end.
+    /// Number of queues of the device's back end (the emulator's option `-netdev`).
     queues: u32,
     /// Kernel module of the driver.
     pub module: &'static str,

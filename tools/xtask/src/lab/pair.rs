@@ -157,8 +157,8 @@ struct Pair<'a> {
 type Cells = BTreeMap<&'static str, Cell>;
 
 impl Pair<'_> {
-    /// Boots the machines, runs the tests, and returns the results. A test without a result from
-    /// both machines counts as failed.
+    /// Boots the machines, runs the tests, and returns the results. A test counts as failed if one
+    /// of the machines has reported no result of the test.
     fn run(&self) -> Result<Cells, String> {
         let (near, far) = UnixDatagram::pair().map_err(|error| error.to_string())?;
         let mut machines = [
@@ -251,8 +251,8 @@ struct PartialResults {
 }
 
 impl PartialResults {
-    /// Adds the result of `test` on one machine. Returns the combined result once both machines
-    /// have reported.
+    /// Adds the result of `test` on one machine. Returns the combined result of `test` once both
+    /// machines have reported a result.
     fn take(&mut self, test: &'static str, role: Role, cell: Cell) -> Option<Cell> {
         match self.waiting.remove(test) {
             Some((other, first)) if other != role => {
@@ -289,7 +289,7 @@ fn combine(both: &[(Role, Cell); 2]) -> Cell {
     Cell::new(verdict, seconds)
 }
 
-/// Prints the table, with one line for each pair.
+/// Prints the table, with one line for each pair of kernels.
 fn print_table(tests: &[&'static str], rows: &[(&str, Cells)]) {
     print!("\n{:<18}", "server, client");
     for (_, heading) in TESTS.iter().filter(|(name, _)| tests.contains(name)) {

@@ -1,4 +1,5 @@
-//! `lab scripts`: runs the packet scripts of `tests/conformance` on the TCP of several kernels.
+//! `lab scripts`: runs the packet scripts of `tests/conformance` on the TCP of several kernels. A
+//! packet script lists socket calls and packets, with their times.
 //!
 //! The clock of the emulated machine counts instructions ([`Processors::Counting`]), so that the
 //! load of the host does not affect the times that the scripts check.
@@ -41,13 +42,13 @@ pub struct Options {
 enum ScriptResult {
     /// The kernel behaves as the script says.
     Passed,
-    /// The kernel behaves differently, or lacks a setting that the script uses, for the reason in a
-    /// remark of the script.
+    /// The kernel behaves differently or lacks a feature, and a remark of the script, such as
+    /// `// kernel: differs: REASON`, says so. The text is the reason in the remark.
     Remarked(String),
     /// The script did not run, for this reason.
     Ignored(String),
-    /// The kernel behaves differently, and the script has no remark about it. The text describes
-    /// the difference.
+    /// The kernel behaves differently, and the script has no remark about the difference. The text
+    /// describes the difference.
     Failed(String),
 }
 
@@ -134,7 +135,7 @@ fn run_on(name: &str, command: &str, lab: &Path) -> Result<Results, String> {
 #[derive(Debug, Default)]
 struct Reader {
     results: Results,
-    /// The failed script that the next lines describe.
+    /// Name of the failed script whose failure the next lines describe.
     failed: Option<String>,
 }
 

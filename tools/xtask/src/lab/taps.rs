@@ -28,8 +28,9 @@ shift
 exec "$@"
 "#;
 
-/// Returns the words of a command that creates these pairs in a new network namespace, and executes
-/// further arguments there. Returns an empty list if there are no pairs.
+/// Returns the words of a command that creates these pairs in a new network namespace. Arguments
+/// that a caller appends to the words are a second command, which runs in this namespace. Returns
+/// an empty list if there are no pairs.
 pub fn wrapper(pairs: &[usize]) -> Vec<String> {
     if pairs.is_empty() {
         return Vec::new();

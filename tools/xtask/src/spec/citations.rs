@@ -25,7 +25,7 @@ const KEYWORDS: [&str; 9] = [
 ];
 /// Prefixes of the ids that RFC 9293 gives to its requirements.
 const IDS: [&str; 3] = ["MUST-", "SHLD-", "MAY-"];
-/// The only RFC that gives ids to its requirements.
+/// Number of the RFC whose requirements have these ids.
 const IDS_OF: u32 = 9293;
 
 /// The files of the source tree by path.
@@ -42,7 +42,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Returns a message for each wrong citation of `spec`.
+    /// Returns a message for each wrong citation in `spec`.
     pub fn check(&self, spec: &Spec) -> Vec<String> {
         let each = |requirement: &Requirement| {
             let code = requirement
@@ -72,8 +72,8 @@ impl<'a> Tree<'a> {
         Ok((file, symbol))
     }
 
-    /// Checks a citation `path:symbol`: a Rust file must define the symbol. A file of another
-    /// language must contain the symbol as a word outside comments.
+    /// Checks a citation `path:symbol`. A Rust file must define the symbol. A file of another
+    /// language must contain the symbol as a word outside of comments and literals.
     fn code(&self, cited: &str) -> Result<(), String> {
         let (file, symbol) = self.split(cited)?;
         let code = code_only(&file.text);
@@ -108,15 +108,16 @@ impl<'a> Tree<'a> {
         is_test.then_some(()).ok_or("no such test".to_owned())
     }
 
-    /// Returns true if `file` contains the word `name`, and the file `list` contains this word,
-    /// too.
+    /// Returns true if the code of `file` and the code of the file at the path `list` both contain
+    /// the word `name`.
     fn is_listed(&self, file: &SourceFile, name: &str, list: &str) -> bool {
         let has = |text: &str| words(&code_only(text)).any(|(_, word)| word == name);
         has(&file.text) && self.files.get(list).is_some_and(|list| has(&list.text))
     }
 
-    /// Returns a message for each id, such as MUST-18, that code below `proto` or a packet script
-    /// cites, and that the list of RFC 9293 does not contain.
+    /// Finds ids, such as MUST-18, that the list of RFC 9293 does not contain. Returns a message
+    /// for each occurrence of an unknown id in a file below `proto` or in a packet script. Returns
+    /// no message if `specs` does not contain the list of RFC 9293.
     pub fn check_ids(&self, specs: &[Spec]) -> Vec<String> {
         let Some(spec) = specs.iter().find(|spec| spec.rfc == IDS_OF) else {
             return Vec::new();
@@ -148,7 +149,7 @@ fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .map(move |word| (word.as_ptr() as usize - base, word))
 }
 
-/// Returns true if `code` contains `keyword symbol`.
+/// Returns true if the word `keyword` is in `code`, and `symbol` is the word after it.
 fn defines(code: &str, keyword: &str, symbol: &str) -> bool {
     let mut before = "";
     words(code).any(|(_, word)| {

@@ -44,7 +44,7 @@ impl fmt::Display for Level {
 pub enum Status {
     /// Implemented, and a test proves it.
     Met,
-    /// Not implemented for a stated reason.
+    /// Not implemented, for a reason that the file states.
     Excepted,
     /// Implemented without a test.
     Untested,

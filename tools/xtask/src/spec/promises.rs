@@ -9,7 +9,8 @@ const PAGE: &str = "docs/security.md";
 const HEAD: &str = "| asset | attacker | promise |";
 
 /// Returns a message for each row that names no test, and for each named test that does not exist.
-/// Also returns a message for a row that does not have five columns.
+/// Also returns a message for a row that does not have five columns, and for a page that is missing
+/// or has no promise.
 pub fn messages(files: &[SourceFile], tree: &Tree<'_>) -> Vec<String> {
     let Some(page) = files.iter().find(|file| file.path == PAGE) else {
         return vec![format!("{PAGE}: no such file")];

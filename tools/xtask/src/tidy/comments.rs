@@ -6,13 +6,15 @@ use std::path::Path;
 use super::Offence;
 use crate::source::{SourceFile, is_name_char};
 
-/// Openings of comments that do not name their subject, such as a segment, a flow or a program.
+/// Words that must not open a comment, because a comment opens with the name of its subject, such
+/// as a segment, a flow or a program.
 const BANNED: [&str; 5] = ["What", "Who", "Those", "One that", "As before"];
 
 /// Comment markers. A longer marker comes before a shorter one that is its prefix.
 const MARKERS: [&str; 7] = ["///", "//!", "//", "/**", "/*", "*", "#"];
 
-/// Counts the comment lines of one file that open with one of `BANNED`.
+/// Counts the comment lines of one file that open with one of `BANNED`. Returns `None` if there are
+/// none, or if the file is not checked.
 pub fn check(file: &SourceFile) -> Option<Offence> {
     if !is_checked(&file.path) {
         return None;
@@ -41,7 +43,8 @@ fn is_checked(path: &str) -> bool {
         || path.file_name().is_some_and(|name| name == "Makefile")
 }
 
-/// Returns the banned words that open the comment on `line`, if `line` is a comment.
+/// Returns the entry of `BANNED` that opens the comment on `line`. Returns `None` if `line` is not
+/// a comment or opens with other words.
 fn banned_opening(line: &str) -> Option<&'static str> {
     let line = line.trim_start();
     let comment = MARKERS.iter().find_map(|mark| line.strip_prefix(mark))?;

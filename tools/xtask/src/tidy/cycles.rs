@@ -1,8 +1,8 @@
 //! Finds files of a crate that import each other in a cycle.
 //!
-//! A submodule is a part of its module, so the submodule may use the items of all modules around
-//! it. If a file outside imports the submodule, the file thereby also imports the modules around
-//! the submodule that the submodule uses.
+//! A submodule, such as `a::part`, may use the items of the modules around the submodule, such as
+//! `a`. This use alone makes no cycle. But if `a::part` uses items of `a`, and a file that is
+//! neither inside nor around `a` imports `a::part`, then the file thereby also imports `a`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,8 +34,9 @@ pub fn check(files: &[SourceFile]) -> Vec<Offence> {
     crates.values().flat_map(check_crate).collect()
 }
 
-/// Returns the folder of the crate of the source file at `path`, and the path of its module in the
-/// crate. Returns `None` for tests and for files that are not the source of a crate.
+/// Returns the folder of the crate that contains the source file at `path`, and the module path of
+/// the file in this crate. Returns `None` for tests and for files that are not the source of a
+/// crate.
 fn module_of(path: &str) -> Option<(&str, ModulePath)> {
     let (root, module) = path.strip_suffix(".rs")?.rsplit_once("/src/")?;
     let module: ModulePath = match module {
@@ -68,7 +69,8 @@ fn check_crate(modules: &Modules) -> Vec<Offence> {
     offences
 }
 
-/// Returns all modules to which `next` leads from `from`.
+/// Returns all modules that `from` imports, directly or through other modules. `next` has the
+/// modules that each module imports directly.
 fn reach<'a>(
     from: &'a ModulePath,
     next: &BTreeMap<&'a ModulePath, Vec<&'a ModulePath>>,
@@ -83,7 +85,8 @@ fn reach<'a>(
 }
 
 /// Returns `imports` without the imports by which a submodule uses a module around the submodule.
-/// Each file outside that imports the submodule has these imports instead.
+/// If another file imports the submodule, this file gets an import of the used module instead,
+/// except if the file is the used module, or is inside or around the used module.
 fn downward(imports: &Imports) -> Imports {
     let is_upward = |from: &ModulePath, to: &ModulePath| from.starts_with(to);
     let mut downward = Imports::new();

@@ -1,4 +1,5 @@
-//! Finds the modules of a crate, and the modules from which each of them takes names.
+//! Finds the modules of a crate. For each module, finds the other modules from which the module
+//! takes names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,17 +13,17 @@ pub type ModulePath = Vec<String>;
 pub struct Modules {
     /// The path of the file of each module that has its own file, except for the crate's root.
     files: BTreeMap<ModulePath, String>,
-    /// All modules: those with a file of their own, and those in braces.
+    /// All modules: modules with a file of their own, and modules in braces.
     all: BTreeSet<ModulePath>,
-    /// The path for which a name stands after a `use` declaration, by the module with the
-    /// declaration and the name.
+    /// The path for which a name stands because of a `use` declaration. The key consists of the
+    /// module that contains the declaration, and the name.
     used: BTreeMap<(ModulePath, String), Vec<String>>,
     /// The paths that each module imports with `*`.
     globs: BTreeMap<ModulePath, Vec<Vec<String>>>,
     /// The items that each module defines.
     items: BTreeSet<ModulePath>,
-    /// The paths in the code and in `use` declarations other than `pub use`, each with the module
-    /// that contains the path.
+    /// The paths that a module mentions in its code and in its `use` declarations, but not in
+    /// `pub use`. Each entry consists of the module and a path.
     mentions: Vec<(ModulePath, Vec<String>)>,
 }
 
@@ -31,7 +32,8 @@ const ITEMS: [&str; 8] = [
     "fn", "struct", "enum", "union", "trait", "type", "const", "static",
 ];
 
-/// Largest number of `use` declarations to follow from a name to its definition.
+/// Largest number of steps from a name to its definition. Each `use` declaration on the way takes
+/// at least one step.
 const REEXPORTS_MAX: usize = 16;
 
 impl Modules {
@@ -42,6 +44,8 @@ impl Modules {
             self.files.insert(module.clone(), file.to_owned());
         }
         self.all.extend([Vec::new(), module.clone()]);
+        // The modules around the current token, each with the depth of its opening brace. The
+        // file's module has no brace.
         let mut scopes = vec![(module, usize::MAX)];
         let mut at = 0;
         let mut depth = 0;
@@ -89,8 +93,8 @@ impl Modules {
         }
     }
 
-    /// Adds the names of one tree of a `use` declaration in the module `scope`. `prefix` is the
-    /// path in front of the tree. `public` is true for `pub use`.
+    /// Adds the names of one tree (a part such as `b::{C, D}`) of a `use` declaration in the module
+    /// `scope`. `prefix` is the path in front of the tree. `public` is true for `pub use`.
     fn add_use(&mut self, scope: &ModulePath, prefix: &[String], tree: &str, public: bool) {
         let tree = tree.trim();
         if let Some(list) = tree.strip_prefix('{') {
@@ -137,16 +141,17 @@ impl Modules {
         }
     }
 
-    /// Adds a path of a `use` declaration to the mentions, unless the declaration is a `pub use`. A
-    /// module that exports names does not use these names itself.
+    /// Adds a path of a `use` declaration to the mentions if the declaration is not a `pub use`. A
+    /// module that only exports a name by `pub use` does not count as a user of the name.
     fn add_import(&mut self, scope: &ModulePath, path: Vec<String>, public: bool) {
         if !public {
             self.mentions.push((scope.clone(), path));
         }
     }
 
-    /// Returns the modules with files of their own that take names from other modules of the crate:
-    /// the module, the other module, and the names.
+    /// Returns the names that each module takes from another module of the crate. The key consists
+    /// of the module that takes the names, and the other module. A module without a file of its own
+    /// counts as a part of the nearest module around it that has a file.
     pub fn imports(&self) -> BTreeMap<(ModulePath, ModulePath), BTreeSet<String>> {
         let mut imports: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
         for (scope, path) in &self.mentions {
@@ -172,8 +177,8 @@ impl Modules {
         self.files.get(module).map(String::as_str)
     }
 
-    /// Returns the longest prefix of `path` that is a module with a file of its own. The empty path
-    /// is the crate's root.
+    /// Returns the longest prefix of `path` that is a module with a file of its own. Returns the
+    /// empty path, which is the crate's root, if there is no such module.
     fn with_file(&self, path: &ModulePath) -> ModulePath {
         let mut path = path.clone();
         while !path.is_empty() && !self.files.contains_key(&path) {
@@ -242,7 +247,8 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Returns the token at the start of `code`, and its length: a name, `::`, or one character.
+/// Returns the token at the start of `code` (a name, `::`, or one character), and the length of the
+/// token in bytes.
 fn next_token(code: &str) -> (&str, usize) {
     let len = if code.starts_with("::") {
         2
@@ -256,7 +262,7 @@ fn next_token(code: &str) -> (&str, usize) {
     (&code[..len], len)
 }
 
-/// Returns the length of the path at the start of `code`, such as `a::b` of `a::b(1)`.
+/// Returns the length in bytes of the path at the start of `code`, such as `a::b` in `a::b(1)`.
 fn path_len(code: &str) -> usize {
     let mut len = 0;
     loop {

@@ -5,7 +5,8 @@ use std::{path::Path, process::Command};
 
 use super::Offence;
 
-/// Largest length of a subject in characters. `git log --oneline` then fits in 80 columns.
+/// Largest length of a subject in characters. After an abbreviated hash of seven characters and a
+/// space, such a subject fits in 80 columns.
 const LENGTH_MAX: usize = 72;
 /// Largest number of words of an area, such as `host`, `xtask spec`, or `world, netem`.
 const AREA_WORDS_MAX: usize = 3;

@@ -1,6 +1,8 @@
-//! `epoll_wait` on an epoll instance whose channel has no context. A context consists of rings that
-//! this process shares with the service (the process `tidelaned`), and of a doorbell. The context
-//! is usually missing because no accelerated socket was registered with the instance.
+//! `epoll_wait` on an epoll instance whose channel has no context. A channel is the link of an
+//! epoll instance to the service (the process `tidelaned`). A context consists of rings that this
+//! process shares with the service, and of a doorbell (an eventfd by which the service wakes a
+//! thread). The context is usually missing because no accelerated socket (whose connection the
+//! service carries) was registered with the instance.
 
 use libc::epoll_event;
 
@@ -20,7 +22,7 @@ pub(super) fn wait(
     mask: Option<&SignalMask>,
 ) -> Handled {
     let channel = instance.channel();
-    // If the service has died, the ready list contains the connections that ended with it.
+    // If the service has died, the ready list contains the connections that ended with the service.
     let count = collect(instance, events);
     if count > 0 {
         return Some(Ok(count));
@@ -31,7 +33,8 @@ pub(super) fn wait(
         if !may_sleep {
             return super::wait(instance, events, deadline.left_ns(), mask);
         }
-        // An inner instance that is added from now on wakes this thread.
+        // An inner instance is an epoll instance that is registered with this instance. If an inner
+        // instance is added from now on, the addition wakes this thread.
         if instance.has_nested() {
             announcement.end(channel.stale());
             channel.end_kernel_sleep();

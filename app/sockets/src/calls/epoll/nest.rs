@@ -3,8 +3,9 @@
 //! The outer instance is the argument of `epoll_wait`. An inner instance is registered with the
 //! outer instance, directly or through another inner instance. Each instance has a channel, which
 //! consists of rings and a doorbell (an eventfd). Over the channel, the service (the process
-//! `tidelaned`) reports events of accelerated sockets. Sockets that are in no epoll instance use
-//! the default channel.
+//! `tidelaned`) reports events of accelerated sockets, whose connections the service carries.
+//! Sockets that are in no epoll instance use the default channel. The channel of an instance may
+//! also have to poll the default channel, because connections of its listeners may arrive there.
 
 use libc::epoll_event;
 
@@ -85,18 +86,18 @@ fn collect_all(instance: &'static Instance, events: &mut [epoll_event]) -> Resul
 /// instances, so that events on these channels wake the thread. Dropping the value ends the
 /// announcement.
 ///
-/// When a channel gets its rings and its doorbell, it wakes its sleepers, and also the threads that
-/// sleep in an outer instance. The sleep is therefore announced only to those inner channels that
-/// already have a doorbell.
+/// An inner channel without a doorbell needs no announcement: when the channel gets its rings and
+/// its doorbell, it wakes the threads that sleep in an outer instance.
 struct AnnouncedSleep {
     /// The channel of the outer instance.
     own: &'static Channel,
-    /// True if the doorbell of `own` was armed, and false if `own` has no doorbell yet.
+    /// True if the doorbell of `own` was armed, so that the service rings it at the next event.
+    /// False if `own` has no doorbell yet.
     own_armed: bool,
     /// The default channel, if `own` polls it.
     own_default: Option<&'static Channel>,
-    /// The channels of the inner instances, and the default channel once for each of these channels
-    /// that polls the default channel.
+    /// The channels of the inner instances that have a doorbell, and the default channel once for
+    /// each of these channels that polls the default channel.
     within: Vec<&'static Channel>,
     announcement: Announcement,
     /// True if no channel had pending events when its doorbell was armed, and no channel was added
@@ -129,7 +130,8 @@ impl AnnouncedSleep {
         for channel in instance.channels_within().iter() {
             sleep.announce_within(channel);
         }
-        // Perhaps an addition before the announcement to `own` has not woken this thread.
+        // If an inner instance was added before the announcement to `own`, the addition may not
+        // have woken this thread.
         sleep.may_sleep &= announcement.is_current();
         sleep
     }

@@ -1,8 +1,10 @@
-//! Tests of the demux with claims on ports that the kernel uses, too: the kernel keeps the packets
-//! of its own sockets. The demux is the XDP program that redirects the packets of claimed 3-tuples
-//! to the service.
+//! Tests of the demux with a claimed port that the kernel uses, too. The demux is the XDP program
+//! that redirects the packets of claimed 3-tuples (local address, protocol, local port) to the
+//! service (the process `tidelaned`). The [`Scope`] of the claim decides which packets of the port
+//! the kernel keeps for its own sockets.
 //!
-//! The tests run the program on frames with loopback addresses, for which the tests open sockets.
+//! The tests open sockets of the kernel on loopback addresses, and run the program on frames with
+//! these addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 
@@ -21,11 +23,12 @@ const SERVICES: DemuxCounters = DemuxCounters {
     no_socket: 1,
     ..NOTHING
 };
+/// Counters of a packet that the kernel keeps, because the kernel has a socket for the packet.
 const KERNELS: DemuxCounters = DemuxCounters {
     kernel_socket: 1,
     ..NOTHING
 };
-/// A port of the remote end, for which these tests open no socket.
+/// A remote port without a connection in the kernel: these tests open no socket on this port.
 const UNKNOWN_PORT: u16 = 9;
 
 /// A listener of the kernel with a connection, and a claim on the listener's port.
@@ -34,6 +37,7 @@ struct Fixture {
     listener: TcpListener,
     accepted: TcpStream,
     client: TcpStream,
+    /// Address and port of the listener.
     local: SocketAddr,
 }
 
@@ -124,9 +128,9 @@ fn the_kernel_keeps_its_connections_and_its_listener() {
     }
 }
 
-/// A core (polling thread of the service) has had no heartbeat for a second. Although the claim is
-/// `Scope::Whole`, the kernel takes new connections to its listener, and keeps its own connections.
-/// The service gets all other segments.
+/// The claim is `Scope::Whole`, so the service gets all segments while the heartbeat of its core
+/// (polling thread) is recent. If the heartbeat is a second old, the kernel takes new connections
+/// to its listener, and keeps its own connections. The service then gets all other segments.
 #[test]
 fn the_kernel_takes_new_connections_of_a_silent_core() {
     const NO_HEARTBEAT: DemuxCounters = DemuxCounters {
@@ -156,8 +160,8 @@ fn the_kernel_takes_new_connections_of_a_silent_core() {
     }
 }
 
-/// A program listens on the port in the kernel and in the service. The kernel keeps the connections
-/// that it had before the claim, and the service gets new connections.
+/// The claim is `Scope::BesideConnections`. The kernel keeps the connections that it had before the
+/// claim. The service gets new connections, although the kernel has a listener.
 #[test]
 fn the_kernel_keeps_its_connections_and_gets_no_new_ones() {
     for ip in LOOPBACKS {
@@ -185,7 +189,7 @@ fn the_kernel_keeps_connections_of_a_closed_listener() {
         drop(std::mem::replace(&mut fixture.listener, other));
         assert_eq!(fixture.seen(UNKNOWN_PORT, SYN), SERVICES);
         assert_eq!(fixture.seen(client, ACK), KERNELS);
-        // The server closes first, so that its end is in TIME-WAIT.
+        // The server closes first, so that its end of the connection is in TIME-WAIT.
         let spare = TcpListener::bind((ip, 0)).expect("a port");
         let replaced = TcpStream::connect(spare.local_addr().unwrap()).expect("a connection");
         drop(std::mem::replace(&mut fixture.accepted, replaced));
@@ -233,7 +237,7 @@ fn fragments_and_errors_follow_the_connection() {
             );
             if ip.is_ipv4() {
                 let mut first = fixture.segment(port, ACK);
-                // The fragment is the first of several.
+                // The more-fragments flag makes the packet a first fragment.
                 first[6] = 0x20;
                 let fragments = DemuxCounters {
                     fragments: 1,

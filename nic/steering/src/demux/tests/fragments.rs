@@ -1,21 +1,28 @@
 //! Tests of the demux with fragmented datagrams. The demux is the XDP program that redirects the
-//! packets of claimed 3-tuples to the service. The ports in the first fragment decide whether the
-//! service or the kernel gets this fragment and the fragments that arrive later.
+//! packets of claimed 3-tuples (local address, protocol, local port) to the service (the process
+//! `tidelaned`). Only the first fragment of a datagram (offset 0) has ports. These ports decide
+//! whether the service or the kernel gets the first fragment and the later fragments (offset above
+//! 0) of the datagram.
 
 use super::*;
 
+/// Counters of a fragment for the service. No queue has an AF_XDP socket in these tests, so the
+/// demux does not redirect the fragment, and counts `no_socket`.
 const CLAIMED: DemuxCounters = DemuxCounters {
     no_socket: 1,
     ..ipv6::NOTHING
 };
+/// Counters of a fragment for the kernel.
 const KERNELS: DemuxCounters = DemuxCounters {
     fragments: 1,
     ..ipv6::NOTHING
 };
+/// The more-fragments flag of a fragment that is not the last of its datagram.
 const MORE: u16 = 1;
 
-/// Returns an IPv4 fragment at `offset` (in units of eight bytes) with the payload `bytes`. `more`
-/// is the more-fragments flag.
+/// Returns a frame with an IPv4 fragment of a datagram with the identification `id`. `offset` is
+/// the fragment offset in units of eight bytes, `more` is the more-fragments flag, and `bytes` is
+/// the payload.
 fn fragment(proto: u8, from: [u8; 4], id: u16, offset: u16, more: u16, bytes: &[u8]) -> Vec<u8> {
     let mut packet = ipv4(proto, from, HOST, 0);
     packet[4..6].copy_from_slice(&id.to_be_bytes());
@@ -33,7 +40,8 @@ fn later(proto: u8, from: [u8; 4], id: u16) -> Vec<u8> {
     fragment(proto, from, id, 1, 0, &[0x9c, 0x40, 0, 80, 1, 2, 3, 4])
 }
 
-/// A fragment that arrives before any first fragment of its host and protocol goes to the kernel.
+/// A later fragment goes to the kernel if it arrives before any first fragment of its source host
+/// and its protocol.
 #[test]
 fn all_fragments_follow_the_first() {
     let Some(mut testbed) = Testbed::new() else {
@@ -46,7 +54,8 @@ fn all_fragments_follow_the_first() {
             assert_eq!(testbed.seen(&later(proto, PEER, 7)), CLAIMED);
         }
     }
-    // Fragments of another host or protocol, or without ports, do not match.
+    // The kernel gets a later fragment of another host, fragments of ICMP, and a first fragment
+    // that does not contain both ports.
     assert_eq!(testbed.seen(&later(TCP, [10, 0, 0, 3], 7)), KERNELS);
     for _ in 0..2 {
         assert_eq!(testbed.seen(&first(ICMP, PEER, 7, 80)), KERNELS);
@@ -72,22 +81,24 @@ fn an_early_fragment_goes_where_the_last_first_fragment_of_its_host_went() {
     let Some(mut testbed) = Testbed::new() else {
         return;
     };
-    // The demux has seen no first fragment of this host, so the kernel gets the fragment. A first
-    // fragment of UDP does not count for TCP.
+    // The demux has seen no first fragment of TCP from this host, so the kernel gets the later
+    // fragment. A first fragment of UDP does not count for TCP.
     assert_eq!(testbed.seen(&later(TCP, PEER, 1)), KERNELS);
     assert_eq!(testbed.seen(&first(UDP, PEER, 1, 53)), CLAIMED);
     assert_eq!(testbed.seen(&later(TCP, PEER, 1)), KERNELS);
     assert_eq!(testbed.seen(&first(TCP, PEER, 1, 80)), CLAIMED);
     assert_eq!(testbed.seen(&later(TCP, PEER, 2)), CLAIMED);
-    // The host has then sent first fragments with claimed and with unclaimed ports, so the kernel
-    // gets a fragment that arrives before its first fragment.
+    // The first fragment of the datagram 3 has an unclaimed port, so this host has sent first
+    // fragments to the service and to the kernel. From here on, a later fragment that arrives
+    // before the first fragment of its datagram goes to the kernel. The later fragments of the
+    // datagram 1 still go to the service, as its first fragment did.
     assert_eq!(testbed.seen(&first(TCP, PEER, 3, 81)), KERNELS);
     assert_eq!(testbed.seen(&later(TCP, PEER, 4)), KERNELS);
     assert_eq!(testbed.seen(&later(TCP, PEER, 1)), CLAIMED);
 }
 
-/// Returns an IPv6 fragment whose fragment header follows the headers `extensions`. `word` has the
-/// offset and the more-fragments flag.
+/// Returns a frame with an IPv6 fragment whose fragment header follows the headers `extensions`.
+/// `word` is the sum of the offset in bytes and the more-fragments flag (1).
 fn fragment_v6(id: u32, word: u16, next: u8, extensions: &[(u8, u8)], bytes: &[u8]) -> Vec<u8> {
     let mut packet = ipv6::ipv6(ipv6::FRAGMENT, ipv6::PEER, ipv6::HOST, extensions);
     packet.extend([next, 0]);
@@ -113,12 +124,13 @@ fn fragments_over_ipv6() {
         assert_eq!(seen(id, 8, TCP, extensions, 80), KERNELS);
         assert_eq!(seen(id, 1, TCP, extensions, 80), CLAIMED);
         assert_eq!(seen(id, 8, TCP, extensions, 9), CLAIMED);
-        // The first fragment names the protocol. Later fragments may name another (RFC 8200 §4.5).
+        // The first fragment names the protocol. Later fragments may name another protocol
+        // (RFC 8200 §4.5).
         assert_eq!(seen(id, 8 | 1, UDP, extensions, 9), CLAIMED);
         assert_eq!(seen(id, 1, ipv6::ICMPV6, extensions, 80), KERNELS);
         assert_eq!(seen(id, 8, ipv6::ICMPV6, extensions, 80), KERNELS);
     }
-    // An atomic fragment is treated as a whole packet (RFC 6946).
+    // An atomic fragment (offset 0, no more fragments) is treated as a whole packet (RFC 6946).
     let unclaimed = DemuxCounters {
         unclaimed: 1,
         ..ipv6::NOTHING

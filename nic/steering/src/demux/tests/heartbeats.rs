@@ -1,7 +1,8 @@
 //! Tests of the heartbeats that the demux checks. The demux is the XDP program that redirects
-//! frames to a core, a polling thread of the service. If a core has no heartbeat for 800 ms, the
-//! kernel keeps the packets for which it has a socket. After 30 seconds, the kernel gets all
-//! frames.
+//! frames to the cores (the polling threads of the service). The heartbeat of a core is the time of
+//! a recent step of its loop. If the last heartbeat is older than 800 ms, the kernel keeps the TCP
+//! packets for which the kernel has a socket. If the last heartbeat is older than 30 seconds, the
+//! kernel also keeps the packets for which the kernel has no socket.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -15,7 +16,7 @@ pub(super) fn now_ns() -> u64 {
     now.tv_sec as u64 * 1000 * MS + now.tv_nsec as u64
 }
 
-/// Returns the demux with its claims, the heartbeats, and a frame for the service.
+/// Returns the demux with claims, the heartbeats of its queues, and a frame for the service.
 fn testbed() -> Option<(Testbed, Arc<Heartbeats>, Vec<u8>)> {
     let mut testbed = Testbed::new()?;
     let words = testbed
@@ -32,6 +33,7 @@ const REDIRECTED: DemuxCounters = DemuxCounters {
     no_socket: 1,
     ..ipv6::NOTHING
 };
+/// Counters of a frame that the kernel gets because the core's last heartbeat is too old.
 const NO_HEARTBEAT: DemuxCounters = DemuxCounters {
     no_heartbeat: 1,
     ..ipv6::NOTHING
@@ -52,7 +54,8 @@ fn a_silent_core_keeps_its_connections_until_it_is_dead() {
         return;
     };
     let core = all.of_queue(0);
-    // The kernel of this test has no socket for the frame.
+    // The kernel has no socket for the frame, so the service gets the frame until the heartbeat is
+    // older than 30 seconds.
     for (age_ms, expected) in [
         (0, REDIRECTED),
         (900, REDIRECTED),
@@ -62,7 +65,7 @@ fn a_silent_core_keeps_its_connections_until_it_is_dead() {
         core.beat(now_ns() - age_ms * MS);
         assert_eq!(testbed.seen(&frame), expected, "{age_ms} ms ago");
     }
-    // The clock of the core's CPU may be slightly ahead.
+    // A heartbeat may be slightly in the future, because the clocks of the CPUs may differ.
     core.beat(now_ns() + MS);
     assert_eq!(testbed.seen(&frame), REDIRECTED);
     // The core writes heartbeats again.

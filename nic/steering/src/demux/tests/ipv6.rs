@@ -1,5 +1,5 @@
 //! Tests of the demux with IPv6 frames. The demux is the XDP program that redirects the packets of
-//! claimed 3-tuples to the service.
+//! claimed 3-tuples (local address, protocol, local port) to the service (the process `tidelaned`).
 
 use super::*;
 
@@ -42,8 +42,8 @@ pub const NOTHING: DemuxCounters = DemuxCounters {
     no_heartbeat: 0,
 };
 
-/// Returns an IPv6 header with extension headers. Each extension header is given by its number and
-/// its length, in units of 8 bytes without the first 8 bytes.
+/// Returns an IPv6 header with extension headers. Each pair of `extensions` has the protocol number
+/// of an extension header and its length field (in units of 8 bytes, without the first 8 bytes).
 pub fn ipv6(proto: u8, source: [u8; 16], dest: [u8; 16], extensions: &[(u8, u8)]) -> Vec<u8> {
     let numbers = extensions.iter().map(|(number, _)| *number);
     let mut next = numbers.chain([proto]);
@@ -87,6 +87,7 @@ fn only_claimed_tuples_are_the_services() {
     assert_eq!(seen(&transport(TCP, HOST, 81, &[])), UNCLAIMED);
     assert_eq!(seen(&transport(TCP, PEER, 80, &[])), UNCLAIMED);
     assert_eq!(seen(&ipv6(132, PEER, HOST, &[])), OTHER);
+    // A frame with the EtherType of IPv6 and version 5 in the IP header.
     let mut version = transport(TCP, HOST, 80, &[]);
     version[0] = 0x60;
     let mut frame = ethernet(&version);

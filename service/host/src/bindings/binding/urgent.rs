@@ -8,33 +8,37 @@ use tidelane_ring::{SlotView, StreamBuffer};
 use super::Binding;
 use crate::slots;
 
-/// State of urgent data of a connection: received urgent data as published in the slot, and the
-/// last count of urgent sends that the host has read from the slot.
+/// State of the urgent data of a connection: the received urgent data as published in the slot (the
+/// shared record of the connection), and the program's count of urgent sends as the host read the
+/// count most recently.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Urgent {
     /// Value of [`tidelane_abi::ServiceHalf::urgent`].
     word: u64,
     /// Value of [`tidelane_abi::ServiceHalf::previous_urgent`].
     previous_pos: u32,
-    /// Last value of [`SlotOptions::tx_urgent_count`], the number of urgent sends of the program.
+    /// Value of [`SlotOptions::tx_urgent_count`], the number of urgent sends of the program, as
+    /// read most recently.
     tx_urgent_count: u32,
 }
 
 impl Urgent {
-    /// Returns the stream position of the last urgent byte that the peer announced.
+    /// Returns the stream position of the urgent byte that the peer announced most recently.
     fn pos(self) -> u32 {
         (self.word >> 32) as u32
     }
 }
 
+/// Encodes [`tidelane_abi::ServiceHalf::urgent`]: the position of the urgent byte, a state of
+/// [`urgent_state`], and the value of the byte.
 const fn word_of(pos: u32, state: u8, byte: u8) -> u64 {
     (pos as u64) << 32 | (state as u64) << 8 | byte as u64
 }
 
 impl Binding {
-    /// Returns the word of the receive buffer for the slot. The word has the flag
-    /// [`buffer_word::URGENT`] from the announcement of urgent data until the program has read
-    /// beyond the urgent byte.
+    /// Returns the word of the receive buffer (the encoded offset and size) for the slot. The word
+    /// has the flag [`buffer_word::URGENT`] from the announcement of urgent data until the program
+    /// has read beyond the urgent byte.
     pub fn rx_word(&self) -> BufferWord {
         let is_urgent = self.service_flags & service_flags::URGENT != 0;
         let flag = if is_urgent { buffer_word::URGENT } else { 0 };

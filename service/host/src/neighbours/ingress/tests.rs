@@ -17,9 +17,10 @@ fn route(prefix: &str, len: u8, way: Way) -> KernelRoute {
     }
 }
 
-/// The routes of a host that has 10.0.0.1/24, fd00::1/64 and an IPv4 default route on the served
-/// interface, and 192.168.7.1/24 on another interface. The route to 198.51.100.0/24 is unreachable,
-/// and the only route to fe80::/64 leads over the other interface.
+/// Returns the routes of a host that has 10.0.0.1/24, fd00::1/64 and an IPv4 default route on the
+/// served interface (on which the service runs), and 192.168.7.1/24 on another interface. The route
+/// to 198.51.100.0/24 has the type unreachable. The only route to fe80::/64 leads over the other
+/// interface.
 fn routes() -> Vec<KernelRoute> {
     vec![
         route("127.0.0.0", 8, Way::Local),
@@ -46,6 +47,7 @@ fn policy(checks: SourceChecks) -> IngressPolicy {
     IngressPolicy::new(vec![routes()], checks)
 }
 
+/// Checks that `check_peer` returns the given result for each source.
 fn verdicts(checks: SourceChecks, sources: &[(&str, Result<(), DropReason>)]) {
     let policy = policy(checks);
     for (source, verdict) in sources {
@@ -138,10 +140,12 @@ fn own_addresses_get_no_answer_even_if_settings_admit_them() {
     let own = ["127.0.0.1", "10.0.0.1", "192.168.7.1"];
     verdicts(checks, &own.map(|source| (source, NO_ROUTE)));
     assert_eq!(policy(checks).check_source(address("10.0.0.1")), Ok(()));
-    // `route_localnet` applies to IPv4 only, so the loopback address of IPv6 is a martian.
+    // `route_localnet` applies to IPv4 only, so the check refuses the loopback address of IPv6.
     verdicts(checks, &[("::1", MARTIAN)]);
 }
 
+/// The peer has a link-local IPv6 address. The host accepts the peer, although the only route to
+/// fe80::/64 leads over another interface.
 #[test]
 fn an_address_of_the_link_alone_is_on_every_link() {
     verdicts(DEFAULT, &[("fe80::2", Ok(()))]);

@@ -168,7 +168,8 @@ fn the_filter_allows_the_calls_of_the_runtime() {
             let thread = std::thread::Builder::new().name(format!("thread-{number}"));
             thread
                 .spawn(move || {
-                    // Memory of the heap's arenas, and separate mappings, moved when they grow.
+                    // The small vector takes memory of the heap. The large vectors can have
+                    // mappings of their own, which may move when they grow.
                     let mut grown = Vec::new();
                     for size in [10, 100_000, 10_000_000_usize] {
                         grown.resize(size, number as u8);

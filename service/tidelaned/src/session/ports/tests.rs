@@ -174,8 +174,8 @@ impl Scene {
         }
     }
 
-    /// Sends a message and lets the service handle it. Returns the answer and its descriptors;
-    /// `None` if the service has ended the session.
+    /// Sends a message, and lets the service handle the message. Returns the answer and the
+    /// answer's descriptors. Returns `None` if the service has ended the session.
     pub(in crate::session) fn ask(
         &mut self,
         program: &mut Program,
@@ -267,7 +267,7 @@ impl Scene {
         one
     }
 
-    /// Fails unless there are no mux ports, no claims and no charges.
+    /// Fails if there is a mux port, a claim or a charge.
     fn check_empty(&self) {
         assert!(self.shared.ports.is_empty());
         assert_eq!(self.shared.claims.count(), 0);
@@ -288,8 +288,8 @@ fn open_port(ring_len: u32) -> Message {
     request
 }
 
-/// Returns a socket that is bound to a TCP or UDP port of the kernel's choice, or to `port` if it
-/// is not 0, and the port. `reuse` is the value of SO_REUSEADDR.
+/// Returns a socket that is bound to `addr` and `port`, and the number of the TCP or UDP port. If
+/// `port` is 0, the kernel chooses the port. `reuse` is the value of SO_REUSEADDR.
 fn bound(kind: SocketType, addr: &str, port: u16, reuse: bool) -> (OwnedFd, u16) {
     let fresh = socket(AddressFamily::INET, kind, None).expect("a socket");
     sockopt::set_socket_reuseaddr(&fresh, reuse).expect("allowed");
@@ -316,7 +316,7 @@ fn a_claim_is_on_all_cores_and_ends_with_the_session() {
     ] {
         let (socket, port) = bound(kind, "127.0.0.1", 0, false);
         assert_eq!(scene.claim(&mut program, &socket), 0);
-        assert_eq!(scene.claim(&mut program, &socket), 0, "again");
+        assert_eq!(scene.claim(&mut program, &socket), 0, "second claim");
         assert_eq!(scene.owner(protocol, port), Some(PortId(0)));
         assert!(scene.demux.get().0.contains(&(protocol, port)));
         drop(socket);
@@ -412,7 +412,8 @@ fn a_3_tuple_of_another_socket_is_in_use() {
         return;
     };
     let mut program = scene.port(ALICE);
-    // UDP sockets with SO_REUSEADDR share a UDP port, and so do TCP sockets until one listens.
+    // UDP sockets with SO_REUSEADDR can share a port. TCP sockets with SO_REUSEADDR can share a
+    // port until one of them listens.
     for kind in [SocketType::DGRAM, SocketType::STREAM] {
         let (mine, port) = bound(kind, "127.0.0.1", 0, true);
         let (theirs, _) = bound(kind, "127.0.0.1", port, true);
@@ -421,7 +422,7 @@ fn a_3_tuple_of_another_socket_is_in_use() {
         }
         assert_eq!(scene.claim(&mut program, &mine), refusal::IN_USE);
     }
-    // After the claim of a TCP port, another socket that shares the port cannot listen.
+    // After the claim of a TCP port, another socket that is bound to the port cannot listen.
     let (mine, port) = bound(SocketType::STREAM, "127.0.0.1", 0, true);
     let (theirs, _) = bound(SocketType::STREAM, "127.0.0.1", port, true);
     assert_eq!(scene.claim(&mut program, &mine), 0);
@@ -461,7 +462,7 @@ fn a_socket_moves_its_claim_to_another_port_of_its_user() {
         );
         scene.end(&mut old);
         assert_eq!(scene.owner(protocol, port), Some(PortId(1)));
-        assert_eq!(scene.demux.get(), before, "the demux has not changed");
+        assert_eq!(scene.demux.get(), before, "the demux has changed");
         scene.end(&mut new);
         scene.end(&mut stranger);
         scene.check_empty();
@@ -537,13 +538,13 @@ fn a_port_has_a_doorbell_and_a_possible_length() {
         let mut program = scene.connect(ALICE);
         assert!(
             scene.ask(&mut program, &open, bells).is_none(),
-            "the session ends"
+            "the session goes on"
         );
         let mut program = scene.port(ALICE);
         let claim = new_message(message::CLAIM_TUPLE);
         assert!(
             scene.ask(&mut program, &claim, bells).is_none(),
-            "the session ends"
+            "the session goes on"
         );
     }
     scene.end(&mut program);
@@ -555,8 +556,8 @@ fn ports_memory_and_claims_are_limited() {
     let Some(mut scene) = Scene::new() else {
         return;
     };
-    // Two mux ports have four memories and seven descriptors each. Each of three sessions has two
-    // descriptors.
+    // Each of the two open mux ports has four memories and seven descriptors. Each of the three
+    // sessions has two descriptors. The limits below therefore leave no room for a third mux port.
     let memory = 8 * (PORT_DATA + u64::from(PORT_RING_LEN_MIN));
     let set = |scene: &mut Scene, limits: &str| {
         let limits: LimitsConfig = toml::from_str(limits).expect("limits");
@@ -585,8 +586,8 @@ fn ports_memory_and_claims_are_limited() {
     scene.check_empty();
 }
 
-/// Mux ports open with and without rules. The ports of a user share one table of connections, which
-/// the rules use.
+/// Mux ports can be opened with and without rules. The mux ports of a user share one table of
+/// connections, which the rules use.
 #[test]
 fn ports_open_while_there_are_rules() {
     let Some(mut scene) = Scene::new() else {
@@ -609,7 +610,7 @@ fn ports_open_while_there_are_rules() {
 }
 
 /// A user's rate limit holds for each mux port of the user, and is divided among the cores. New
-/// limits apply to open ports.
+/// limits also apply to mux ports that are already open.
 #[test]
 fn ports_have_the_rates_of_their_user() {
     let Some(mut scene) = Scene::new() else {
@@ -641,7 +642,7 @@ fn ports_have_the_rates_of_their_user() {
         session.port.as_ref().expect("a port").limit(&scene.shared);
     }
     assert_eq!(rates(&scene, 0), Some((None, Some(4000))));
-    assert_eq!(rates(&scene, 1), None, "the cores do not have it yet");
+    assert_eq!(rates(&scene, 1), None, "the cores already have it");
     assert_eq!(scene.claim(&mut programs[1], &sockets[1]), 0);
     assert_eq!(rates(&scene, 1), Some((Some(0), None)));
     for program in &mut programs {
@@ -650,5 +651,5 @@ fn ports_have_the_rates_of_their_user() {
     scene.check_empty();
 }
 
-/// Offset in bytes of the packets in a mux port's memory.
+/// Offset of the packets from the start of a mux port's memory, in bytes.
 const PORT_DATA: u64 = tidelane_abi::port::PORT_DATA_OFFSET;

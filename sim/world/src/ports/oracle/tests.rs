@@ -1,4 +1,7 @@
-//! Tests of the oracle with frames of two well-behaved mux ports, a hostile port and the engine.
+//! Tests of the oracle, which checks the rules of mux ports independently of the mux. A mux port is
+//! a pair of packet rings through which a program with a TCP/IP stack of its own shares the NIC.
+//! The tests pass frames of two well-behaved programs, of a hostile program, and of the engine (the
+//! service's own TCP stack) to the oracle.
 
 use tidelane_netem::Rng;
 use tidelane_wire::{Endpoint, TcpFlags};
@@ -22,7 +25,8 @@ fn local(port: u16) -> Endpoint {
     Endpoint::new(LOCAL, port)
 }
 
-/// Returns an oracle with three mux ports, which own the TCP ports 1000, 1001 and 1002.
+/// Returns an oracle with the mux ports `GOOD`, `OTHER` and `HOSTILE`, which own the local TCP
+/// ports 1000, 1001 and 1002 in this order.
 fn oracle() -> Oracle {
     let mut oracle = Oracle::new(MAC, vec![LOCAL], PortRulesSpec::default());
     for (key, port) in [(GOOD, 1000), (OTHER, 1001), (HOSTILE, 1002)] {
@@ -32,6 +36,7 @@ fn oracle() -> Oracle {
     oracle
 }
 
+/// Returns a frame from the local TCP port `port` to the peer.
 fn frame(port: u16, flags: TcpFlags) -> Vec<u8> {
     let draft = Draft {
         mac: MAC,
@@ -46,6 +51,7 @@ fn frame(port: u16, flags: TcpFlags) -> Vec<u8> {
         .expect("both endpoints have one IP version")
 }
 
+/// Returns a frame from the peer to the local TCP port `port`.
 fn frame_to(port: u16) -> Vec<u8> {
     let draft = Draft {
         mac: PEER_MAC,
@@ -60,6 +66,7 @@ fn frame_to(port: u16) -> Vec<u8> {
         .expect("both endpoints have one IP version")
 }
 
+/// Returns the name of the rule that `result` reports as broken.
 fn rule<T: std::fmt::Debug>(result: Result<T, Violation>) -> &'static str {
     result.expect_err("a rule is broken").rule
 }
@@ -70,13 +77,14 @@ fn each_frame_leaves_from_the_owner_of_its_source() {
     let genuine = frame(1000, TcpFlags::ACK);
     assert_eq!(oracle.publishes(GOOD, &genuine, 0), 1);
     assert_eq!(oracle.leaves(NOW, &genuine), Ok(Sender::Good(GOOD)));
-    // After the claim has moved, the same frame may not leave.
+    // A claim makes a mux port the owner of a 3-tuple (protocol, local address, local port). After
+    // the claim has moved to another mux port, the same frame may not leave.
     oracle.owners.move_all(GOOD, OTHER);
     let own = "a port sends only from its own 3-tuples";
     assert_eq!(rule(oracle.leaves(NOW, &genuine)), own);
     oracle.owners.release_all(OTHER);
     assert_eq!(rule(oracle.leaves(NOW, &genuine)), own);
-    // No mux port owns the 3-tuples of the engine's frames.
+    // No mux port owns the 3-tuple of port 80, so the frame counts as a frame of the engine.
     assert_eq!(
         oracle.leaves(NOW, &frame(80, TcpFlags::ACK)),
         Ok(Sender::Engine)
@@ -100,7 +108,8 @@ fn a_frame_of_another_port_or_of_the_engine_is_found() {
         rule(oracle.leaves(NOW, &frame(1001, TcpFlags::ACK))),
         "nobody else sends from a port's 3-tuple"
     );
-    // A hostile program may change its published frames, so the oracle cannot know all of them.
+    // A hostile program may change its published frames, so the oracle cannot know all of them. The
+    // oracle therefore accepts an unknown frame from a 3-tuple of the hostile program.
     let own = frame(1002, TcpFlags::RST);
     assert_eq!(oracle.leaves(NOW, &own), Ok(Sender::Hostile));
 }
@@ -132,6 +141,8 @@ fn the_host_may_repeat_a_reset_of_a_closed_port() {
     oracle.publishes(GOOD, &reset, 0);
     assert_eq!(oracle.leaves(NOW, &reset), Ok(Sender::Good(GOOD)));
     assert_eq!(oracle.resets, 1);
+    // The engine resets the connections of a closed mux port. The engine's RST may equal an earlier
+    // RST of the program.
     oracle.close(GOOD);
     assert_eq!(oracle.leaves(NOW, &reset), Ok(Sender::Engine));
 }
@@ -149,8 +160,8 @@ fn each_frame_reaches_the_owner_of_its_destination() {
     assert_eq!(oracle.checked_in, 2);
 }
 
-/// A frame between two ports of the host never leaves through the NIC, so the oracle checks the
-/// sender when the frame reaches the other mux port.
+/// A frame between two mux ports of the host never leaves through the NIC, so the oracle checks the
+/// sender when the frame reaches the receiving mux port.
 #[test]
 fn a_forged_frame_to_a_port_of_the_host_is_found() {
     let mut oracle = oracle();
@@ -185,7 +196,8 @@ fn a_frame_that_does_not_reach_its_port_is_found() {
     assert_eq!(oracle.check_arrivals(NOW, GOOD, 0), Ok(()));
     assert_eq!(oracle.reaches(NOW, GOOD, &frames[0]), Ok(()));
     assert_eq!(oracle.check_arrivals(late, GOOD, 0), Ok(()));
-    // The other mux port may have lost one frame due to a full ring.
+    // The last argument is the number of frames that found the ring of the mux port full. One frame
+    // may be missing for this reason.
     assert_eq!(oracle.check_arrivals(late, OTHER, 1), Ok(()));
     let missing = oracle.check_arrivals(late, OTHER, 0);
     assert_eq!(rule(missing), "the mux loses no packet for a port");

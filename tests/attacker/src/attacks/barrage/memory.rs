@@ -14,14 +14,14 @@ use crate::{
 
 /// Number of connections that a program opens.
 const CONNECTIONS: u32 = 8;
-/// Length in bytes of the area at the start of each part of the region that `holes` frees with one
-/// hole. Each write of `scribbling` begins in the first sixteenth of the area.
+/// Number of bytes at the start of each attacked part of the region. `holes` frees these bytes with
+/// one hole. Each write of `scribbling` begins in the first sixteenth of these bytes.
 const PART_LEN: u64 = 1 << 20;
 /// Size of a page, in bytes.
 const PAGE: u64 = 4096;
 
-/// The attack `holes`: punches holes into the start of the region, of the receive buffers and of
-/// the send buffers, while the service uses them.
+/// The attack `holes`: while the service uses the region, punches holes at the start of the region,
+/// of the receive buffers and of the send buffers. A hole frees pages, which then read as zero.
 pub fn holes(target: &Target, options: &Options, until: Instant) -> Counts {
     misuse(target, options, until, |program, _, _| {
         let layout = program.region.layout();
@@ -29,7 +29,8 @@ pub fn holes(target: &Target, options: &Options, until: Instant) -> Counts {
         for part in parts {
             program.region.punch_hole(part, PART_LEN)?;
         }
-        // Punch 64 pages one by one, too, so that the service can touch pages between two calls.
+        // Also punch the first 64 pages of the receive buffers one by one, so that the service can
+        // touch pages between two calls.
         for page in 0..64 {
             program
                 .region
@@ -39,8 +40,9 @@ pub fn holes(target: &Target, options: &Options, until: Instant) -> Counts {
     })
 }
 
-/// The attack `scribbling`: writes random values to random places near the start of the region, of
-/// the slots (the records of connections), of the receive buffers and of the send buffers.
+/// The attack `scribbling`: writes random values to random places. Each place is near the start of
+/// the region, of the slots (the records of connections), of the receive buffers, or of the send
+/// buffers.
 pub fn scribbling(target: &Target, options: &Options, until: Instant) -> Counts {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     misuse(target, options, until, move |program, rings, turn| {
@@ -56,8 +58,8 @@ pub fn scribbling(target: &Target, options: &Options, until: Instant) -> Counts 
             let offset = (state >> 8) % (PART_LEN / 64) * 4;
             program.region.copy_in(part + offset, &state.to_le_bytes());
         }
-        // The writes have probably spoilt the ring indices. Only a new registration has valid
-        // indices.
+        // If no event arrives after 200 turns, the writes have probably spoilt the ring indices.
+        // Only a new registration has valid indices.
         let spoilt = turn > 200 && rings.events().is_empty();
         if spoilt { Err(Failure::HungUp) } else { Ok(()) }
     })

@@ -27,7 +27,7 @@ pub struct Sample {
     /// Jain's fairness index of the flows' goodput.
     pub jain: f64,
     /// Number of segments that the sender's stack retransmitted from the start of the sender to the
-    /// end of the sink, including the warm-up.
+    /// end of the sink (the receiving program), including the warm-up.
     pub retransmitted: f64,
     /// Number of DSACK blocks that the sender's stack received in the same time. The wire does not
     /// duplicate packets, so that each block reports a spurious retransmission.

@@ -1,4 +1,5 @@
-//! The plan of a bulk figure: the pairings of stacks, and the wires.
+//! The plan of a bulk figure: the pairings of stacks, and the wires (test networks). A bulk figure
+//! is an experiment that compares the pairings by the goodput of one-way streams.
 
 use serde::Deserialize;
 
@@ -16,7 +17,7 @@ pub struct BulkPlan {
     pub rounds: u32,
     /// Counted seconds of each measurement.
     pub seconds: f64,
-    /// Seconds of load before the counted time, after all flows are connected.
+    /// Seconds of load between the connection of the last flow and the counted seconds.
     pub warmup: f64,
     /// Congestion control on both stacks.
     pub congestion: String,
@@ -24,20 +25,20 @@ pub struct BulkPlan {
     pub sender_cpus: String,
     /// CPUs of the receiver and its service, separated by commas.
     pub receiver_cpus: String,
-    /// Number of flows.
+    /// Number of flows (connections) from the sender to the receiver.
     pub flows: u32,
-    /// False to switch TSO and GSO off at both ends. True leaves the settings as they are. The
-    /// field has no effect on GRO.
+    /// If false, TSO and GSO are switched off at both ends. If true, their settings are not
+    /// changed. The field has no effect on GRO.
     pub offloads: bool,
     /// Rate in Mbit/s of a token bucket between sender and receiver, on each wire with a middle
     /// namespace (`Case::middle`). The opposite direction has no limit. `None` means no token
     /// bucket.
     #[serde(default)]
     pub bottleneck_mbit: Option<u32>,
-    /// Pairings to compare with kernel to kernel, which is always measured.
+    /// Pairings to compare with [`Pairing::KernelToKernel`], which is always measured.
     pub pairings: Vec<Pairing>,
-    /// The wires. If the first wire is clean, the goodput on the other wires is also reported as a
-    /// share of the goodput on the first wire.
+    /// The wires. If the first wire is clean ([`Case::is_clean`]), the goodput on the other wires
+    /// is also reported as a share of the goodput on the first wire.
     #[serde(rename = "case")]
     pub cases: Vec<Case>,
     /// Targets for single rows.
@@ -71,8 +72,8 @@ pub struct Case {
     /// Packets per million in each direction that are delayed, so that later packets overtake them.
     #[serde(default)]
     pub reorder_ppm: u32,
-    /// True if the packets pass through a third namespace between the ends even if none of them are
-    /// lost or delayed. A wire with loss or delay always has this namespace.
+    /// True if the wire has a third namespace between the ends, through which the packets pass. A
+    /// wire with loss or delay always has this namespace, even if the field is false.
     #[serde(default)]
     pub middle: bool,
 }
@@ -100,15 +101,15 @@ impl Pairing {
 }
 
 impl Case {
-    /// Returns true if the case has neither loss nor reordering. A token bucket
-    /// (`BulkPlan::bottleneck_mbit`) has no influence on the result.
+    /// Returns true if the case has neither loss nor reordering. A wire with a token bucket
+    /// (`BulkPlan::bottleneck_mbit`) can also be clean.
     pub fn is_clean(&self) -> bool {
         self.loss_ppm == 0 && self.reorder_ppm == 0
     }
 }
 
 impl BulkPlan {
-    /// Returns all pairings, kernel to kernel first.
+    /// Returns all pairings. The first pairing is [`Pairing::KernelToKernel`].
     pub fn all_pairings(&self) -> Vec<Pairing> {
         let others = self.pairings.iter().copied();
         let others = others.filter(|pairing| *pairing != Pairing::KernelToKernel);

@@ -1,15 +1,20 @@
-//! Assigns the samples of a profile to layers of the stack. A sample in the kernel belongs to the
-//! layer of the innermost function of its call chain that the table `KERNEL` lists. A copy, a lock
-//! or an allocation therefore counts for the layer that called it.
+//! Assigns the samples of a profile to layers of the stack. A sample in the kernel has a call
+//! chain. The table `KERNEL` lists some kernel functions with their layers. The innermost listed
+//! function of the chain decides the layer of the sample. A copy, a lock or an allocation therefore
+//! counts for the layer that called it.
 //!
 //! Programs have no frame pointers, and therefore no call chains. A sample in a program belongs to
 //! the layer of its function's crate.
 //!
-//! On the server's CPU, each sample within the reception of packets belongs to [`Layer::PeerRx`].
+//! A veth delivers a packet on the CPU of the packet's sender. On the server's CPU, each sample
+//! within the reception of packets therefore belongs to the client's reception ([`Layer::PeerRx`]).
+//! On another CPU, only samples within the reception of packets are work for the server. All other
+//! samples there are left out.
 
 use std::collections::BTreeMap;
 
-/// A layer of the stack. The layers are in the order in which a request passes them.
+/// A layer of the stack. The layers before `PeerRx` are in the order in which a request and its
+/// answer pass them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
     /// The receiving driver, with the XDP program and AF_XDP.
@@ -18,22 +23,23 @@ pub enum Layer {
     IpRx,
     /// Reception by the kernel's TCP.
     TcpRx,
-    /// Waking the program.
+    /// Waking the server or the service.
     Wakeup,
     /// `epoll_wait`, `io_uring_enter` or `poll`: looking for events, and going to sleep.
     Wait,
-    /// Reading from a socket.
+    /// Reading from a socket or another descriptor.
     Read,
-    /// AF_XDP rings, in the program or the service.
+    /// AF_XDP rings, in the program or in the service.
     PacketRings,
     /// The Tidelane service, with its TCP.
     Service,
-    /// The ring API in the program. Includes the TCP of the direct back end, because the compiler
-    /// inlines TCP into the functions of the ring API.
+    /// The ring API in the program. Includes the TCP of the direct back end, which runs in the
+    /// program. A profile cannot tell the two apart, because the compiler inlines TCP into the
+    /// functions of the ring API.
     RingApi,
-    /// The HTTP server, and every other function of a program that no other layer contains.
+    /// The HTTP server, and each function of a program that belongs to no other layer.
     Application,
-    /// Writing to a socket.
+    /// Writing to a socket, or to an eventfd that wakes the service or the program (doorbell).
     Write,
     /// Transmission by the kernel's TCP.
     TcpTx,
@@ -43,7 +49,8 @@ pub enum Layer {
     DriverTx,
     /// The reception by the client, which a veth does on the CPU of the server.
     PeerRx,
-    /// Other work on the CPU of the server: system call entry, scheduler, timers.
+    /// Other work of the kernel on the CPU of the server, such as system call entry, scheduler and
+    /// timers.
     Other,
 }
 
@@ -91,7 +98,8 @@ impl Layer {
     }
 }
 
-/// Prefixes of the names of kernel functions, with their layers. The first match counts.
+/// Prefixes of the names of kernel functions, with their layers. The first entry that matches a
+/// name decides.
 const KERNEL: &[(&str, Layer)] = &[
     ("veth_xmit", Layer::DriverTx),
     ("dev_hard_start_xmit", Layer::DriverTx),
@@ -146,8 +154,9 @@ const KERNEL: &[(&str, Layer)] = &[
     ("tctx_task_work", Layer::Wait),
 ];
 
-/// Prefixes of the names of crates, with their layers. The first match counts. In the process of
-/// the service, every crate counts for the service, except for the crates of the packet rings.
+/// Prefixes of the names of crates, with their layers. The first entry that matches a name decides.
+/// In the process of the service, all crates but the crates of the packet rings count for
+/// [`Layer::Service`].
 const CRATES: &[(&str, Layer)] = &[
     ("tidelane_af_xdp", Layer::PacketRings),
     ("tidelane_packet", Layer::PacketRings),
@@ -215,8 +224,8 @@ pub fn count(text: &str, server_cpu: u32) -> BTreeMap<Layer, u64> {
 }
 
 /// Returns the layer of a sample. Returns `None` if the sample is not work for the server, or if
-/// the text has no call chain. The text of a sample is a line with the program and the CPU, and
-/// then the call chain, innermost function first.
+/// the text names no function. The text of a sample is a line with the program and the CPU,
+/// followed by a line for each function of the call chain, innermost function first.
 fn layer_of(sample: &str, server_cpu: u32) -> Option<Layer> {
     let mut lines = sample.trim_start().lines();
     let (program, cpu) = lines.next()?.trim_end().rsplit_once('[')?;

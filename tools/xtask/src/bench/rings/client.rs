@@ -1,4 +1,4 @@
-//! The clients of the figures of the ring API, and their reports.
+//! The clients of the figures (experiments of `bench/figures`) of the ring API, and their reports.
 
 use std::time::Duration;
 
@@ -15,13 +15,14 @@ const LEAST_PART: f64 = 0.98;
 pub struct ClientReport {
     /// Requests per second.
     pub requests_per_second: f64,
-    /// Mean and 99th percentile of the latency in µs. `None` if the client does not measure it.
+    /// Mean and 99th percentile of the latency in µs. `None` if the client does not measure the
+    /// latency.
     pub latency_us: Option<(f64, f64)>,
 }
 
 impl ClientReport {
-    /// Reads the report of a client at the fixed rate `rate`. Fails if the server answered less
-    /// than [`LEAST_PART`] of this rate.
+    /// Reads the report of a client at the fixed rate `rate`. `line` is the client's line of JSON.
+    /// Fails if the server answered less than [`LEAST_PART`] of this rate.
     pub fn at_rate(line: &Value, rate: f64) -> Result<Self, Stop> {
         let report = Self {
             requests_per_second: number(line, "rps")?,
@@ -54,7 +55,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Returns the client at a fixed rate: the client offers `rate` requests per second.
+    /// Returns the client that offers `rate` requests per second.
     pub fn client_at(
         &self,
         wire: &Wire,
@@ -91,8 +92,9 @@ impl Load {
         })
     }
 
-    /// Runs the embedded client, a closed loop on a port of `service`. The client has the address
-    /// of the server.
+    /// Runs the embedded client, whose TCP runs in the client's process, in a closed loop. The
+    /// client has the address of the server, and exchanges packets with `service` through a mux
+    /// port (a pair of packet rings).
     pub fn run_embedded(
         &self,
         wire: &Wire,
@@ -116,11 +118,11 @@ impl Load {
 pub struct Counts {
     /// Number of answered requests, at least 1.
     pub requests: f64,
-    /// System calls that the server has made for data, per request.
+    /// System calls per request that the server has made to exchange data or to wait.
     pub calls: f64,
-    /// Mean and standard deviation of the ready descriptors per cycle. In a cycle, the server asks
-    /// once for the ready descriptors, and handles all of them. Cycles without a ready descriptor
-    /// do not count.
+    /// Mean and standard deviation of the number of ready descriptors (sockets with events) in a
+    /// cycle. In a cycle, the server asks once for the ready descriptors, and handles all of them.
+    /// Cycles without a ready descriptor do not count.
     pub ready: (f64, f64),
 }
 

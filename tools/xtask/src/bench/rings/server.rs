@@ -1,4 +1,5 @@
-//! The HTTP servers of the figures of the ring API, and their start.
+//! The HTTP servers of the figures (experiments of `bench/figures`) of the ring API, and their
+//! start.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use super::{
     LIMIT, PORT,
 };
 
-/// A variant of the HTTP server: the interface by which it uses TCP, and how it waits for work.
+/// A variant of the HTTP server: the API through which the server uses TCP, and how the server
+/// waits for work.
 #[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "kebab-case")]
 pub enum Server {
@@ -25,15 +27,19 @@ pub enum Server {
     IoUring,
     /// The kernel back end of the ring API. The server polls without a sleep.
     IoUringPoll,
-    /// The service back end. The service has the CPU of the server.
+    /// The service back end of the ring API, with TCP in the service. The service runs on the CPU
+    /// of the server. The server sleeps when there is nothing to do.
     Service,
-    /// The direct back end, on the queue of the interface or, with [`Path::Local`], on a port of
-    /// the service. The server sleeps when there is nothing to do.
+    /// The direct back end of the ring API, with TCP in the server's process. With [`Path::Veth`],
+    /// the server owns the queue of the interface. With [`Path::Local`], the server exchanges
+    /// packets with the service through a mux port (a pair of packet rings). The server sleeps when
+    /// there is nothing to do.
     Direct,
-    /// The server [`Self::Direct`] with the client `tidelane-http-client`, whose TCP runs in the
-    /// client's process, on another port of the service. Only for [`Path::Local`] in a closed loop.
+    /// The server [`Self::Direct`] with the client `tidelane-http-client`. The TCP of this client
+    /// runs in the client's process, on another mux port of the service. Only for [`Path::Local`]
+    /// in a closed loop.
     DirectEmbedded,
-    /// The direct back end, with the same packet interface as [`Self::Direct`]. The server polls
+    /// The direct back end, on the same queue or mux port as [`Self::Direct`]. The server polls
     /// without a sleep.
     DirectPoll,
 }
@@ -88,8 +94,8 @@ impl Server {
     }
 }
 
-/// Starts a server on these CPUs for a measurement of this time, and its service if the server
-/// needs the service.
+/// Starts a server on `cpus`, and its service if the server needs the service. `time` is the
+/// duration of the measurement. The server ends by itself when this time plus [`LIMIT`] has passed.
 pub fn start(
     wire: &Wire,
     server: Server,
