@@ -36,28 +36,29 @@ pub struct Context {
     session: Arc<ClientSession>,
     /// The eventfd that the service rings for this context, or `None` in a simulation.
     doorbell: Option<Doorbell>,
-    /// The rings with each core of the service.
+    /// For each core of the service, the rings between this context and the core.
     cores: Vec<Rings>,
     /// Counter that distributes active opens from ephemeral ports over the cores. The counter
     /// begins at `ClientSession::first_core_rotation`. The counter modulo the number of cores is
-    /// the core of the last of these active opens.
+    /// the core of the most recent of these active opens.
     core_rotation: u32,
-    /// One word for each slot (format: `submitted_bits`). The word contains the flush for which
-    /// the slot's last ADVANCE request was queued, and the bit `UNTRIMMED`.
+    /// One word for each slot (format: `submitted_bits`). The word contains the bit `UNTRIMMED`,
+    /// and the number of the flush for which the slot's most recent ADVANCE request was queued.
+    /// ADVANCE makes the service read the program's changes of the slot.
     submitted: Vec<u64>,
     /// Number of the next flush. An ADVANCE request for a slot is queued at most once per flush.
     flush_count: u64,
     /// Number of doorbells that this context has rung, each by one system call.
     doorbells_rung: u64,
-    /// Slots whose bit `UNTRIMMED` is set in `submitted`. Each of these slots may have a send
-    /// buffer, because it was submitted since `trim` last freed its send buffer.
+    /// Slots whose bit `UNTRIMMED` is set in `submitted`. The stream of such a slot may have a send
+    /// buffer, because the slot was submitted after `trim` last freed the stream's send buffer.
     untrimmed: Vec<u32>,
 }
 
 /// The parameters of an active open ([`Context::connect`]).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Connect {
-    /// Identifies the connection in events.
+    /// Number of the program's choice that identifies the connection in events.
     pub cookie: u64,
     /// Address of the peer. An IPv4 address has the form `::ffff:a.b.c.d`.
     pub peer_addr: [u8; 16],
@@ -67,7 +68,7 @@ pub struct Connect {
     pub local_addr: [u8; 16],
     /// Local port that `Program::reserve` has returned, or zero to let the service choose.
     pub local_port: u16,
-    /// Initial [`tidelane_abi::program_flags`].
+    /// Initial [`tidelane_abi::program_flags`] of the connection.
     pub flags: u32,
     /// Bits of [`tidelane_abi::fast_open`], or 0 for no Fast Open.
     pub fast_open: u32,
@@ -117,7 +118,8 @@ impl Context {
     /// Returns the doorbell's eventfd, which the service rings at the next event after
     /// `prepare_to_sleep`. Returns `None` if the service is in this process.
     ///
-    /// Wait for the doorbell edge-triggered, or call `drain_doorbell` whenever it is readable.
+    /// Wait for the eventfd edge-triggered, or call `drain_doorbell` whenever the eventfd is
+    /// readable.
     pub fn doorbell_fd(&self) -> Option<BorrowedFd<'_>> {
         self.doorbell.as_ref().map(Doorbell::fd)
     }
@@ -170,7 +172,7 @@ impl Context {
     }
 
     /// Asks the service to deliver no more connections of `listener` to this context. Events that
-    /// the service has sent before still arrive.
+    /// the service has already sent still arrive.
     pub fn listener_leave(&mut self, listener: ListenerHandle) -> Result<(), QueueError> {
         self.request_all(ControlRequest {
             listener: listener.0,
@@ -258,12 +260,11 @@ impl Context {
         }
     }
 
-    /// Does the work of `submit` for a slot that was not submitted since its send buffer was last
-    /// trimmed.
+    /// Does the work of `submit` for a slot whose bit `UNTRIMMED` is not set.
     #[inline(never)]
     fn submit_first(&mut self, slot: u32) {
         if self.submitted.len() <= slot as usize {
-            // The size of the table is bounded by the number of slots in shared memory.
+            // The number of slots in shared memory limits the size of the table.
             self.submitted
                 .resize((slot as usize + 1).next_multiple_of(256), 0);
         }
@@ -296,13 +297,15 @@ impl Context {
         }
     }
 
-    /// Returns the number of doorbells that `flush` has rung. Each of them cost a system call.
+    /// Returns the number of doorbells that `flush` has rung. Each ring costs a system call.
     pub fn doorbells_rung(&self) -> u64 {
         self.doorbells_rung
     }
 
-    /// Calls `on_event` with all pending events, core by core, and with a core's control events
-    /// before its data events. Ignores events with impossible values. Returns the number of events.
+    /// Calls `on_event` with all pending events, core by core. For each core, reports the control
+    /// events (connections that were opened or accepted) before the data events (slots that changed
+    /// or were released). Ignores events with impossible values. Returns the number of reported
+    /// events.
     #[inline(always)]
     pub fn poll(&mut self, on_event: &mut dyn FnMut(ClientEvent)) -> usize {
         let mut count = 0;
@@ -358,23 +361,19 @@ impl Context {
     }
 
     /// Returns true if a core of the service may run on `cpu`, the thread's CPU, so that spinning
-    /// would delay the core. A core that is not pinned may run on any CPU. `cpu` is `None` if the
-    /// CPU is unknown.
+    /// would delay the core, or if the CPU is unknown (`None`). A core that is not pinned may run
+    /// on any CPU.
     pub fn shares_cpu(&self, cpu: Option<u32>) -> bool {
-        let mut cores = (0..self.cores.len()).filter_map(|core| self.session.core(core));
-        cores.any(|core| {
-            let theirs = core.cpu.load(Ordering::Relaxed).checked_sub(1);
-            theirs.is_none() || theirs == cpu
-        })
+        self.session.page.may_run_on(cpu)
     }
 
     /// Returns true if all cores of the service sleep, so that spinning is useless.
     pub fn cores_sleep(&self) -> bool {
-        let mut cores = (0..self.cores.len()).filter_map(|core| self.session.core(core));
-        cores.all(|core| core.needs_wakeup.load(Ordering::Relaxed) != 0)
+        self.session.page.all_cores_sleep()
     }
 
-    /// Tells the service on which CPU this context's thread runs.
+    /// Tells the service on which CPU this context's thread runs. `None` means that the CPU is
+    /// unknown.
     pub fn set_cpu_hint(&self, cpu: Option<u32>) {
         let hint = cpu.map_or(0, |cpu| cpu.wrapping_add(1));
         for rings in &self.cores {
@@ -386,12 +385,13 @@ impl Context {
         }
     }
 
-    /// Frees the send buffers of idle streams. Calls `trim` for each slot that was submitted since
-    /// `trim` last returned true for it. Returns the number of slots for which `trim` returned
-    /// false.
+    /// Frees the send buffers of idle streams. Calls the closure `trim` for each slot that was
+    /// submitted after the closure last returned true for the slot. Returns the number of slots for
+    /// which the closure returned false.
     ///
-    /// `trim` has to call `Stream::trim` on the slot's stream and return the result, or true if the
-    /// slot has no stream. Call this function when the program is idle.
+    /// The closure has to call `Stream::trim` on the slot's stream and return the result. If the
+    /// slot has no stream, the closure has to return true. Call this function when the program is
+    /// idle.
     pub fn trim(&mut self, trim: &mut dyn FnMut(u32) -> bool) -> usize {
         self.untrimmed.retain(|&slot| {
             let done = trim(slot);

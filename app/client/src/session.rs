@@ -1,5 +1,5 @@
-//! The session of a program (its registration with the service, the process `tidelaned`): the state
-//! that the program's contexts and streams share.
+//! The state that the contexts and streams of a program share. The state belongs to the program's
+//! session, which is the program's registration with the service (the process `tidelaned`).
 
 use std::{
     fmt,
@@ -9,7 +9,6 @@ use std::{
     },
 };
 
-use tidelane_abi::CoreLine;
 use tidelane_ring::{
     BufferAllocator, Doorbell, ProgramRegion, ServicePageMap, StreamBuffer, sleep,
 };
@@ -52,15 +51,17 @@ pub(crate) struct ClientSession {
 #[derive(Debug)]
 pub(crate) struct Buffers {
     pub(crate) allocator: BufferAllocator,
-    /// For each slot, the buffers of a closed stream. The service may read them until it releases
-    /// the slot.
+    /// For each slot, the buffers of a closed stream. The service may read the buffers until the
+    /// service releases the slot.
     closed: Vec<ClosedBuffers>,
 }
 
-/// The send buffers of a closed stream: the last buffer, and smaller buffers that it has replaced.
+/// The send buffers of a closed stream: the buffer that the stream had when it was closed (the
+/// present buffer), and earlier buffers that were replaced (outgrown).
 #[derive(Clone, Debug, Default)]
 struct ClosedBuffers {
-    /// Generation of the slot when the stream used the slot.
+    /// Generation of the slot when the stream used the slot. The generation counts the uses and the
+    /// releases of the slot.
     generation: u32,
     present: Option<StreamBuffer>,
     outgrown: Vec<StreamBuffer>,
@@ -121,15 +122,11 @@ impl ClientSession {
         }
     }
 
-    /// Returns the part of the service's page about a core, or `None` if there is no such core.
-    pub(crate) fn core(&self, core: usize) -> Option<&CoreLine> {
-        self.page.core(core as u32)
-    }
-
     /// Returns true if `core` sleeps, so that its doorbell has to be rung after requests were
     /// published.
     pub(crate) fn core_sleeps_after_publish(&self, core: usize) -> bool {
-        self.core(core)
+        self.page
+            .core(core as u32)
             .is_some_and(|core| sleep::sleeps(&core.needs_wakeup))
     }
 
@@ -151,7 +148,7 @@ impl ClientSession {
 }
 
 impl Buffers {
-    /// Keeps the buffers of a closed stream until the service releases its slot.
+    /// Keeps the buffers of a closed stream until the service releases the stream's slot.
     pub(crate) fn keep_until_released(
         &mut self,
         slot: u32,
@@ -159,8 +156,8 @@ impl Buffers {
         present: Option<StreamBuffer>,
         outgrown: Vec<StreamBuffer>,
     ) {
-        // The previous use of the slot has ended, even if this process has not seen the event
-        // RELEASED yet.
+        // The previous use of the slot has ended, even if this process has not yet seen the event
+        // RELEASED (the service has released the slot).
         self.free_closed(slot);
         let slot = slot as usize;
         if self.closed.len() <= slot {

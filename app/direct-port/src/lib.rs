@@ -1,13 +1,18 @@
 //! The direct back end of the ring API (`tidelane-rings`) on a mux port of the Tidelane service
 //! (the process `tidelaned`).
 //!
-//! A mux port is a pair of packet rings with each core of the service, through which a program with
-//! a TCP/IP stack of its own shares the NIC. [`open`] opens a mux port, claims the listener's
-//! address and TCP port, and opens a [`DirectContext`] on the mux port. The environment variable
-//! `TIDELANE_SOCKET` names the service's socket. Without the variable, [`open`] uses the service
-//! `default`. TCP runs in the program. The service forwards the packets between the mux port on one
-//! side, and the NIC, other mux ports and the sockets of programs on the service on the other side.
-//! The program needs no privilege, but the service's rules must admit the program.
+//! A mux port is a pair of packet rings with each core (polling thread) of the service. Through a
+//! mux port, a program with a TCP/IP stack of its own shares the service's NIC. A context has the
+//! sockets of one thread. Its TCP runs in the program.
+//!
+//! [`open`] opens a mux port, and claims the address and TCP port of the context's only listener,
+//! so that the service forwards their packets to the mux port. [`open`] then opens a
+//! [`DirectContext`] on the mux port. The environment variable `TIDELANE_SOCKET` names the
+//! service's socket. Without the variable, [`open`] uses the service `default`. The program needs
+//! no privilege, but the service's rules must admit the program.
+//!
+//! Through the service, the packets of the mux port reach three kinds of peers: hosts behind the
+//! NIC, other mux ports, and programs whose TCP runs in the service.
 //!
 //! [`DirectContext`]: tidelane_direct::DirectContext
 #![forbid(unsafe_code)]
@@ -33,7 +38,7 @@ pub struct PortOptions {
     pub listen: SocketAddr,
     /// Number of buffers in the context's pool, at most 32,768.
     pub buffers: u32,
-    /// Maximum number of buffers that wait on one connection to be sent or acknowledged.
+    /// Largest number of buffers of one connection that wait to be sent or acknowledged.
     pub send_queue_max: usize,
     /// Options of all connections. TCP_NODELAY is on by default.
     pub tcp: SocketOptions,
@@ -75,8 +80,8 @@ impl PortOptions {
     }
 }
 
-/// Opens a context on a mux port of the service. After the service has ended, a call of the context
-/// that waits for packets fails with `ConnectionAborted`.
+/// Opens a context on a mux port of the service. After the service has ended or has closed the mux
+/// port, a call of the context that waits for packets fails with `ConnectionAborted`.
 ///
 /// # Errors
 ///
@@ -91,21 +96,13 @@ pub fn open(options: &PortOptions) -> io::Result<impl Context> {
         ring_len: RING_LEN,
         ..PortConfig::new(&options.name)
     })?;
-    // The service keeps the TCP port reserved in the kernel, so the kernel socket may be closed.
+    // `bind_tcp` returns the bound kernel socket. The socket may be closed, because the service
+    // keeps the TCP port reserved in the kernel.
     drop(port.bind_tcp(options.listen)?);
     let mut secret = [0; 16];
     getrandom(&mut secret, GetRandomFlags::empty())?;
     let direct = options.direct_options(secret, port.mac());
-    let wait = FnTime::new(|port: &mut Port, limit: Option<Duration>| {
-        port.wait(limit)?;
-        match port.is_closed() {
-            true => Err(io::Error::new(
-                io::ErrorKind::ConnectionAborted,
-                "the service has ended",
-            )),
-            false => Ok(()),
-        }
-    });
+    let wait = FnTime::new(|port: &mut Port, limit: Option<Duration>| port.wait(limit));
     DirectContext::open(&direct, port, wait)
 }
 

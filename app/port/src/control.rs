@@ -1,7 +1,7 @@
 //! The control connection of a mux port: a connection to the registration socket (a Unix socket) of
-//! the service, the process `tidelaned`. A mux port consists of packet rings through which a
-//! program with a TCP/IP stack of its own shares the NIC. The service closes the mux port when the
-//! control connection ends.
+//! the service (the process `tidelaned`). A mux port consists of packet rings through which a
+//! program with a TCP/IP stack of its own shares the NIC of the service. The service closes the mux
+//! port when the control connection ends.
 
 use std::{
     io,
@@ -23,7 +23,7 @@ use tidelane_ring::registration::{RecvError, new_message, recv_message, send_mes
 
 use crate::error::{PortError, kind_of};
 
-/// Time limit for sending a request, and for receiving the service's answer.
+/// Time limit for sending a request. Also the time limit for receiving the service's answer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The control connection of one mux port: a connected Unix socket (SOCK_SEQPACKET), on which each
@@ -45,12 +45,12 @@ impl Control {
 
     /// Asks the service to open the mux port (message OPEN_PORT). `name` is the name of the program
     /// for `tidelane port list`, and is truncated to the length of the message's field. `ring_len`
-    /// is the length of a packet ring in bytes. `doorbell` is the eventfd by which the service
+    /// is the capacity of each packet ring in bytes. `doorbell` is the eventfd by which the service
     /// wakes the program.
     ///
     /// Returns the answer (PORT_OPENED) and its descriptors: the memory of the packet rings, the
     /// page on which the service's cores (polling threads) announce their sleep, and the doorbells
-    /// of the cores.
+    /// (eventfds) by which the program wakes the cores.
     pub fn open_port(
         &self,
         name: &str,
@@ -63,7 +63,7 @@ impl Control {
         request.packet_port.ring_len = ring_len;
         match send_message(self.0.as_fd(), &request, &[doorbell]) {
             // EPIPE means that the service has closed the connection before this request. If the
-            // service has sent a refusal before, the refusal is still in the receive queue.
+            // service sent a refusal before the close, the refusal is still in the receive queue.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             sent => sent?,
         }
@@ -83,11 +83,12 @@ impl Control {
         }
     }
 
-    /// Sends a request, and waits for the answer, which has the same message kind as the request.
+    /// Sends a request, and waits for the answer, which must have the message kind of the request.
     ///
-    /// If the service refuses the request, returns an error of the kind that `kind_of` returns. If
-    /// no valid message arrives within `ANSWER_TIME_MAX`, or if the service is gone, the kind is
-    /// `NotConnected`. If the answer has another message kind, the kind is `InvalidData`.
+    /// If the service refuses the request, returns an error with the `io::ErrorKind` that `kind_of`
+    /// returns. If the request cannot be sent, or if no valid message arrives within
+    /// `ANSWER_TIME_MAX`, returns `NotConnected`. If the answer has another message kind, returns
+    /// `InvalidData`.
     pub fn ask(&self, request: &Message, descriptors: &[BorrowedFd<'_>]) -> io::Result<Message> {
         let gone = |_| io::Error::from(io::ErrorKind::NotConnected);
         send_message(self.0.as_fd(), request, descriptors).map_err(gone)?;

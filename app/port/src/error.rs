@@ -11,20 +11,23 @@ use tidelane_abi::refusal;
 pub enum PortError {
     /// No service listens at the path.
     NotRunning,
-    /// The layout of the shared memory (ABI) has different versions in this crate and the service.
+    /// The ABI (layout of the shared memory) has different versions in this crate and in the
+    /// service.
     VersionMismatch {
-        /// Version of this crate.
+        /// ABI version of this crate.
         ours: u32,
-        /// Version of the service.
+        /// ABI version of the service.
         theirs: u32,
     },
-    /// The service does not admit this user, network namespace or cgroup, or the user may not open
-    /// the service's socket.
+    /// The service does not admit this user, this network namespace or this cgroup, or the user has
+    /// no permission to connect to the service's socket.
     NotAdmitted,
-    /// The user has as many mux ports, or as much memory of packet rings, as the service allows.
+    /// The mux port would exceed a limit that the service sets for the user, such as the limit of
+    /// mux ports or of memory for packet rings, or the service has failed to open the mux port.
     Limit,
-    /// The service refused for another reason, a constant of [`tidelane_abi::refusal`]. For
-    /// example, MALFORMED means an impossible [`ring_len`](crate::PortConfig::ring_len).
+    /// The service refused for another reason. The number is a constant of
+    /// [`tidelane_abi::refusal`]. For example, MALFORMED means an impossible
+    /// [`ring_len`](crate::PortConfig::ring_len).
     Refused(u32),
     /// A system call failed.
     Io(io::Error),
@@ -45,7 +48,7 @@ impl PortError {
         }
     }
 
-    /// Returns the [`io::ErrorKind`] that is closest to this reason.
+    /// Returns the [`io::ErrorKind`] that is closest to this error.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::NotRunning => io::ErrorKind::NotFound,
@@ -58,7 +61,7 @@ impl PortError {
     }
 }
 
-/// Returns the [`io::ErrorKind`] for a refusal, a constant of [`tidelane_abi::refusal`].
+/// Returns the [`io::ErrorKind`] for a refusal. `why` is a constant of [`tidelane_abi::refusal`].
 pub(crate) fn kind_of(why: u32) -> io::ErrorKind {
     match why {
         refusal::IN_USE => io::ErrorKind::AddrInUse,

@@ -1,5 +1,5 @@
-//! Kernel sockets with which a program proves to the service (the process `tidelaned`) its right to
-//! use a 3-tuple: protocol, local address and local port.
+//! Kernel sockets. With such a socket, a program proves to the service (the process `tidelaned`)
+//! that the program may use a 3-tuple (protocol, local address and local port).
 
 use std::{
     io,
@@ -14,8 +14,9 @@ use rustix::net::{
 use crate::protocol::Protocol;
 
 /// Opens a kernel socket and binds it to `addr`. If the port of `addr` is 0, the kernel chooses a
-/// port. An IPv6 socket has IPV6_V6ONLY. A TCP socket has SO_REUSEADDR only if `bind` without this
-/// option fails with EADDRINUSE, for example because the port has connections in TIME-WAIT.
+/// port. An IPv6 socket has IPV6_V6ONLY. A UDP socket does not have SO_REUSEADDR. For TCP, tries
+/// `bind` without SO_REUSEADDR first. If this `bind` fails with EADDRINUSE, for example because the
+/// port has connections in TIME-WAIT, tries again with SO_REUSEADDR.
 pub fn bound(protocol: Protocol, addr: SocketAddr) -> io::Result<OwnedFd> {
     match bind_new(protocol, addr, false) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && protocol == Protocol::Tcp => {
@@ -25,6 +26,7 @@ pub fn bound(protocol: Protocol, addr: SocketAddr) -> io::Result<OwnedFd> {
     }
 }
 
+/// Opens a kernel socket with the option SO_REUSEADDR if `reuse` is true, and binds it to `addr`.
 fn bind_new(protocol: Protocol, addr: SocketAddr, reuse: bool) -> io::Result<OwnedFd> {
     let family = match addr {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -43,7 +45,8 @@ fn bind_new(protocol: Protocol, addr: SocketAddr, reuse: bool) -> io::Result<Own
     Ok(socket)
 }
 
-/// Returns the protocol, the local address and the local port of a TCP or UDP socket.
+/// Returns the protocol, the local address and the local port of a TCP or UDP socket. Returns
+/// `InvalidInput` for a socket of another protocol.
 pub fn tuple_of(socket: BorrowedFd<'_>) -> io::Result<(Protocol, SocketAddr)> {
     let protocol = match sockopt::socket_protocol(socket)? {
         Some(ipproto::TCP) => Protocol::Tcp,

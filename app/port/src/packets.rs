@@ -1,6 +1,7 @@
-//! Packet I/O of a mux port, the shared memory over which a program exchanges packets with the
-//! service. A mux port has a pair of packet rings with each core (polling thread) of the service.
-//! This module combines the program's ends of these rings into one [`PacketIo`].
+//! Packet I/O of a mux port. A mux port is shared memory over which a program exchanges packets
+//! with the service (the process `tidelaned`). The memory has a pair of packet rings, one in each
+//! direction, for each core (polling thread) of the service. This module combines the program's
+//! ends of these rings into one [`PacketIo`].
 
 use tidelane_packet_io::{
     Burst, Capabilities, GsoParameters, GsoPayload, LinkFull, PacketIo, TxChecksum,
@@ -33,21 +34,23 @@ impl Burst for PortBurst {
     }
 }
 
-/// The program's ends of the packet rings, one for each core of the service.
+/// The program's ends of the packet rings: one end of a pair of rings for each core of the service.
 pub struct Ends {
     ends: Vec<ProgramEnd>,
     /// Index of the core from which the next burst takes frames first.
     first: usize,
-    /// Index of the core from which the last frames came. The mux port sends through this core.
+    /// Index of the core from which the most recently received frames came. The mux port sends
+    /// through this core.
     last: usize,
-    /// Index of the core in whose ring the program is writing a transmit frame, until the commit.
+    /// From `tx_frame` to `tx_commit`: index of the core in whose ring the program is writing a
+    /// frame. Otherwise `None`.
     filling: Option<usize>,
 }
 
 impl Ends {
     /// Combines the ends of all cores. There must be at least one core.
     pub fn new(ends: Vec<ProgramEnd>) -> Self {
-        assert!(!ends.is_empty(), "a service has a core");
+        assert!(!ends.is_empty(), "the service has no cores");
         Self {
             ends,
             first: 0,
@@ -61,11 +64,17 @@ impl Ends {
         self.ends.iter().any(ProgramEnd::is_closed)
     }
 
-    /// Announces the program's sleep to all cores. Returns true if the program may sleep, because
-    /// no ring has received frames.
+    /// Announces the program's sleep to all cores. Returns true if no ring has received frames, so
+    /// that the program may sleep.
     pub fn prepare_to_sleep(&mut self) -> bool {
         self.ends.iter_mut().for_each(ProgramEnd::prepare_to_sleep);
-        !self.ends.iter().any(ProgramEnd::has_frames)
+        !self.have_frames()
+    }
+
+    /// Returns true if a ring has received frames.
+    #[inline]
+    pub fn have_frames(&self) -> bool {
+        self.ends.iter().any(ProgramEnd::has_frames)
     }
 
     /// Undoes `prepare_to_sleep`, so that the cores do not wake the program.
@@ -73,7 +82,8 @@ impl Ends {
         self.ends.iter_mut().for_each(ProgramEnd::cancel_sleep);
     }
 
-    /// Returns true if the program has published frames for `core` since the last call.
+    /// Returns true if the program has published frames for `core` since the previous call with
+    /// this core.
     pub fn take_published(&mut self, core: usize) -> bool {
         let end = self.ends.get_mut(core);
         end.is_some_and(ProgramEnd::take_published)
@@ -94,7 +104,8 @@ impl PacketIo for Ends {
         }
     }
 
-    /// Takes frames from all cores, each time beginning with another core, so that none starves.
+    /// Takes frames from the rings of all cores. Each call begins with the next core, so that no
+    /// core starves.
     #[inline]
     fn rx_burst(&mut self, burst: &mut PortBurst, max: usize) -> usize {
         let Ends {
@@ -141,8 +152,8 @@ impl PacketIo for Ends {
         self.ends[core].tx_commit(len, checksum);
     }
 
-    /// Returns the buffer for the headers of a GSO frame. The core of the last received frames
-    /// sends the GSO frame.
+    /// Returns the buffer for the headers of a GSO frame. The core from which the most recently
+    /// received frames came sends the GSO frame.
     fn tx_gso_headers(&mut self) -> &mut [u8] {
         let core = self.last;
         self.ends[core].tx_gso_headers()
@@ -153,7 +164,8 @@ impl PacketIo for Ends {
         self.ends[core].tx_gso_send(payload, gso)
     }
 
-    /// Publishes the frames in the rings. The port then wakes the cores.
+    /// Publishes the written frames in all rings. The caller ([`Port`](crate::Port)) then wakes the
+    /// sleeping cores.
     fn tx_flush(&mut self) {
         self.ends.iter_mut().for_each(PacketIo::tx_flush);
     }

@@ -1,18 +1,20 @@
-//! A mux port of the Tidelane service: opening it, claiming 3-tuples, and sleeping until frames
-//! arrive. A mux port has a pair of packet rings for each core (polling thread) of the service.
-//! Through these rings, a program with a TCP/IP stack of its own shares the NIC.
+//! A mux port of the Tidelane service: opening it, claiming 3-tuples (protocol, local address and
+//! local port), and sleeping until frames arrive. A mux port has a pair of packet rings for each
+//! core (polling thread) of the service. Through these rings, a program with a TCP/IP stack of its
+//! own shares the NIC of the service.
 
 use std::{
     fmt, io,
     net::{IpAddr, SocketAddr},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
+    thread::sched_getcpu,
 };
 use tidelane_abi::{
     message,
@@ -30,20 +32,29 @@ use crate::{
     protocol::Protocol,
 };
 
-/// Default path of the service's socket. The environment variable TIDELANE_SOCKET overrides it.
+/// Default path of the service's socket. The environment variable TIDELANE_SOCKET overrides this
+/// path.
 const SOCKET_PATH: &str = "/run/tidelane/default/control.sock";
-/// Default length of a packet ring in bytes: room for about 170 Ethernet frames of 1,514 bytes.
+/// Default capacity of a packet ring in bytes: room for about 170 Ethernet frames of 1,514 bytes.
 const RING_LEN: u32 = 256 << 10;
+/// Default of [`PortConfig::spin`], as in the other libraries of the service.
+const SPIN: Duration = Duration::from_micros(20);
+/// Number of looks at the packet rings between two looks at the clock, while a wait polls.
+const LOOKS: u32 = 16;
 
 /// The parameters of a mux port that the program chooses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
     /// Name of the program for `tidelane port list`. A name of more than 31 bytes is truncated.
     pub name: String,
-    /// Length in bytes of a packet ring, of which the mux port has one in each direction for each
-    /// core (polling thread) of the service. A power of two from 16 KiB to 4 MiB. The default is
-    /// 256 KiB.
+    /// Capacity of each packet ring in bytes: a power of two from 16 KiB to 4 MiB. The default is
+    /// 256 KiB. The mux port has one packet ring in each direction for each core (polling thread)
+    /// of the service.
     pub ring_len: u32,
+    /// Time for which [`Port::wait`] polls the packet rings before it sleeps. The default is 20 µs.
+    /// A wait does not poll if a core of the service may run on the same CPU, or if all cores
+    /// sleep.
+    pub spin: Duration,
 }
 
 impl PortConfig {
@@ -52,11 +63,13 @@ impl PortConfig {
         Self {
             name: name.into(),
             ring_len: RING_LEN,
+            spin: SPIN,
         }
     }
 }
 
-/// An open mux port of the service. Dropping the value closes the port and ends its claims.
+/// An open mux port of the service. Dropping the value closes the mux port and ends its claims (the
+/// 3-tuples whose packets the mux port receives).
 pub struct Port {
     /// The connection to the service's socket. The end of the connection closes the mux port.
     control: Control,
@@ -70,6 +83,8 @@ pub struct Port {
     doorbells: Vec<Doorbell>,
     /// The doorbell of this mux port: the eventfd by which the service wakes the program.
     own: Doorbell,
+    /// Time for which a wait polls the packet rings before it sleeps.
+    spin: Duration,
 }
 
 impl Port {
@@ -89,7 +104,8 @@ impl Port {
         let terms = answer.packet_port;
         let invalid = || PortError::from(io::Error::from(io::ErrorKind::InvalidData));
         let cores = terms.cores as usize;
-        // The answer has two memories for each core, then the page, then a doorbell for each core.
+        // The descriptors are two memory regions for each core, then the page, then a doorbell for
+        // each core.
         if cores == 0 || descriptors.len() != 3 * cores + 1 {
             return Err(invalid());
         }
@@ -114,10 +130,11 @@ impl Port {
             page,
             doorbells: doorbells.map(Doorbell::from_trusted).collect(),
             own,
+            spin: config.spin,
         })
     }
 
-    /// Returns the number of the mux port, as in `tidelane port list`.
+    /// Returns the number by which `tidelane port list` identifies the mux port.
     pub fn number(&self) -> u32 {
         self.terms.number
     }
@@ -134,31 +151,33 @@ impl Port {
     /// because the kernel would answer the SYNs.
     ///
     /// The service reserves the local port in the kernel until the claim ends, so the program may
-    /// close the socket. If the program passes the socket to another program of the same user, that
-    /// program can move the claim to its own mux port, without loss of packets.
+    /// close the socket. If the program passes the socket to another program of the same user, the
+    /// other program can claim the 3-tuple with this socket. The claim then moves to the mux port
+    /// of the other program, without loss of packets.
     ///
     /// # Errors
     ///
     /// - `AddrInUse`: another mux port, program or kernel socket has the 3-tuple.
     /// - `PermissionDenied`: the socket does not prove that the program may use the 3-tuple.
     /// - `AddrNotAvailable`: the address is not an address of the service's interface.
-    /// - `QuotaExceeded`: the user has as many claims as the service allows, or the service cannot
-    ///   add the claim.
+    /// - `QuotaExceeded`: the claim would exceed the user's limit of claims, or the service has
+    ///   failed to add the claim.
     /// - `NotConnected`: the service is gone, or has not answered within 10 seconds.
     pub fn claim(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let request = new_message(message::CLAIM_TUPLE);
         self.control.ask(&request, &[socket]).map(drop)
     }
 
-    /// Binds a kernel TCP socket to `addr` and claims its 3-tuple. If the TCP port of `addr` is 0,
-    /// the kernel chooses a TCP port, which [`local_addr`](Self::local_addr) returns. Returns the
-    /// socket, which the program may close. The errors are those of `bind` and of
-    /// [`claim`](Self::claim).
+    /// Binds a kernel TCP socket to `addr` and claims the socket's 3-tuple. If the TCP port of
+    /// `addr` is 0, the kernel chooses a TCP port, which [`local_addr`](Self::local_addr) returns.
+    /// Returns the socket, which the program may close. The errors are the errors of `socket`, of
+    /// `bind` and of [`claim`](Self::claim).
     pub fn bind_tcp(&mut self, addr: SocketAddr) -> io::Result<OwnedFd> {
         self.bind(Protocol::Tcp, addr)
     }
 
-    /// Does the same as [`bind_tcp`](Self::bind_tcp) for UDP.
+    /// Binds a kernel UDP socket to `addr` and claims the socket's 3-tuple, as
+    /// [`bind_tcp`](Self::bind_tcp) does for TCP.
     pub fn bind_udp(&mut self, addr: SocketAddr) -> io::Result<OwnedFd> {
         self.bind(Protocol::Udp, addr)
     }
@@ -169,14 +188,14 @@ impl Port {
         Ok(socket)
     }
 
-    /// Returns the protocol and the local address of a TCP or UDP socket of the kernel.
+    /// Returns the protocol, the local address and the local port of a kernel TCP or UDP socket.
     pub fn local_addr(socket: BorrowedFd<'_>) -> io::Result<(Protocol, SocketAddr)> {
         kernel_socket::tuple_of(socket)
     }
 
-    /// Ends a claim. `local` is the local address of the socket with which the program made the
-    /// claim. The kernel gets the later packets of the 3-tuple. Returns `PermissionDenied` if the
-    /// mux port has no claim of this 3-tuple.
+    /// Ends a claim. `local` is the local address and port of the socket with which the program
+    /// made the claim. The kernel then receives the packets of the 3-tuple. Returns
+    /// `PermissionDenied` if the mux port has no claim of this 3-tuple.
     pub fn release(&mut self, protocol: Protocol, local: SocketAddr) -> io::Result<()> {
         let mut request = new_message(message::RELEASE_TUPLE);
         request.packet_port.protocol = protocol.number().into();
@@ -188,14 +207,15 @@ impl Port {
         self.control.ask(&request, &[]).map(drop)
     }
 
-    /// Returns true if the service is gone or has closed the mux port, or if a packet ring has had
-    /// an invalid value. Usually makes one system call.
+    /// Returns true if the service is gone or has closed the mux port, or if the program has found
+    /// an invalid value in a packet ring. Usually makes one system call.
     pub fn is_closed(&self) -> bool {
         self.ends.are_closed() || self.control.is_closed()
     }
 
-    /// Returns the descriptor that becomes readable when frames arrive for a program that has
-    /// announced its sleep ([`prepare_to_sleep`](Self::prepare_to_sleep)).
+    /// Returns the descriptor of the mux port's doorbell (an eventfd). After the program has
+    /// announced its sleep ([`prepare_to_sleep`](Self::prepare_to_sleep)), the descriptor becomes
+    /// readable when frames arrive.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.own.fd()
     }
@@ -220,31 +240,79 @@ impl Port {
         self.ends.cancel_sleep();
     }
 
-    /// Waits until a frame arrives, the service is gone, `limit` has passed (if there is a limit),
-    /// or a signal arrives.
+    /// Waits until a frame arrives, `limit` has passed (if there is a limit), or a signal arrives.
+    /// Polls the packet rings for [`PortConfig::spin`] before it sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ConnectionAborted` if [`is_closed`](Self::is_closed): the service is gone or has closed the
+    /// mux port, or a packet ring has had an invalid value. Otherwise the errors of `poll`.
     pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
+        if self.ends.are_closed() {
+            return Err(aborted());
+        }
+        if self.poll_rings(limit) {
+            return Ok(());
+        }
+        let woken = match self.ends.prepare_to_sleep() {
+            true => self.sleep(limit),
+            false => Ok(()),
+        };
+        self.cancel_sleep();
+        woken
+    }
+
+    /// Polls the packet rings until a frame arrives, for the spin time and for `limit` at most.
+    /// Looks only once if the poll would delay a core, or if all cores sleep. Returns true if
+    /// frames have arrived.
+    fn poll_rings(&self, limit: Option<Duration>) -> bool {
+        if self.ends.have_frames() {
+            return true;
+        }
+        let spin = limit.map_or(self.spin, |limit| limit.min(self.spin));
+        let is_useless = || self.page.all_cores_sleep();
+        if spin.is_zero() || is_useless() || self.page.may_run_on(Some(sched_getcpu() as u32)) {
+            return false;
+        }
+        let start = Instant::now();
+        while start.elapsed() < spin {
+            for _ in 0..LOOKS {
+                if self.ends.have_frames() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        false
+    }
+
+    /// Sleeps until the doorbell rings, the service is gone, `limit` has passed, or a signal
+    /// arrives.
+    fn sleep(&self, limit: Option<Duration>) -> io::Result<()> {
         let limit = limit.map(|limit| Timespec {
             tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         });
-        let mut waited = Ok(1);
-        if self.prepare_to_sleep() {
-            let service = self.control.as_fd();
-            let mut fds = [
-                PollFd::from_borrowed_fd(self.own.fd(), PollFlags::IN),
-                PollFd::from_borrowed_fd(service, PollFlags::RDHUP),
-            ];
-            waited = poll(&mut fds, limit.as_ref());
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.own.fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.control.as_fd(), PollFlags::RDHUP),
+        ];
+        match poll(&mut fds, limit.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
-        self.cancel_sleep();
-        match waited {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
+        let [bell, service] = fds.map(|fd| !fd.revents().is_empty());
+        if bell {
+            self.own.drain();
+        }
+        match service {
+            true => Err(aborted()),
+            false => Ok(()),
         }
     }
 
     /// Rings the doorbell of each sleeping core for which the program has published frames since
-    /// the last call.
+    /// the previous call.
     fn wake_cores(&mut self) {
         for (core, bell) in self.doorbells.iter().enumerate() {
             if !self.ends.take_published(core) {
@@ -257,6 +325,12 @@ impl Port {
             }
         }
     }
+}
+
+/// Returns the error of a wait on a closed mux port.
+fn aborted() -> io::Error {
+    let text = "the service has ended, or has closed the mux port";
+    io::Error::new(io::ErrorKind::ConnectionAborted, text)
 }
 
 impl PacketIo for Port {

@@ -1,4 +1,5 @@
-//! The transport protocol of a 3-tuple (protocol, local address and local port).
+//! The transport protocol of a 3-tuple (protocol, local address and local port). A program claims
+//! 3-tuples for its mux port, which then receives the packets of these 3-tuples.
 
 /// The transport protocol of a 3-tuple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,19 +1,25 @@
-//! Tests of a port: shared memory over which a program exchanges packets with the service (the
-//! process `tidelaned`). In the tests, a fake service has the other ends of the port's registration
-//! socket and packet rings.
+//! Tests of a mux port, called port in this file: shared memory over which a program exchanges
+//! packets with the service (the process `tidelaned`). The port has packet rings for each core
+//! (polling thread) of the service. The program sends its requests over a Unix socket. For example,
+//! the program claims a 3-tuple (protocol, local address and local port), so that the port receives
+//! the packets of the 3-tuple. In the tests, a fake service has the other ends of the Unix socket
+//! and of the rings.
 
 use std::{
     io,
     net::{SocketAddr, TcpListener},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     thread,
     time::Duration,
 };
 
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with,
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with,
+    },
 };
 use tidelane_abi::{
     ABI_VERSION, Message, message,
@@ -29,8 +35,12 @@ use tidelane_ring::{
     sleep,
 };
 
+/// Number of the fake service's cores.
 const CORES: usize = 2;
+/// MAC address of the interface that the fake service reports.
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+/// A time that no test waits for.
+const LONG: Duration = Duration::from_secs(60);
 
 /// The path of a fake service's socket. Dropping the value removes the socket.
 struct SocketPath(PathBuf);
@@ -58,16 +68,20 @@ impl Drop for SocketPath {
 
 /// The fake service's side of an open port.
 struct Service {
+    /// The service's end of the connection over which the program sends its requests.
     socket: OwnedFd,
+    /// The service's ends of the packet rings, by core.
     ends: Vec<ServiceEnd>,
+    /// Descriptors of the packet rings' memories, by core.
     memories: Vec<PortMemories>,
+    /// The page on which the cores announce their sleep.
     page: ServicePageMap,
-    /// The doorbells (eventfds) of the service's cores (polling threads).
+    /// The doorbells of the cores: the eventfds by which the program wakes a sleeping core.
     bells: Vec<Doorbell>,
 }
 
 impl Service {
-    /// Accepts a program and opens its port.
+    /// Accepts the connection of a program, and answers its request to open a port.
     fn open(listener: &OwnedFd) -> Self {
         let socket = accept(listener).unwrap();
         let (request, descriptors) = recv_message(socket.as_fd()).unwrap().unwrap();
@@ -123,13 +137,21 @@ impl Service {
 
 /// Opens a port of a fake service.
 fn open(test: &str) -> (Port, Service) {
+    open_with(test, |_| {})
+}
+
+/// Does the same as [`open`] with other parameters than the default, which `change` sets.
+fn open_with(test: &str, change: impl FnOnce(&mut PortConfig)) -> (Port, Service) {
     let path = SocketPath::new(test);
     let listener = path.listen();
     let service = thread::spawn(move || Service::open(&listener));
-    let port = Port::open_at(&path.0, &PortConfig::new("a stack")).expect("it opens");
+    let mut config = PortConfig::new("a stack");
+    change(&mut config);
+    let port = Port::open_at(&path.0, &config).expect("it opens");
     (port, service.join().unwrap())
 }
 
+/// Sends a frame of 60 bytes, each with the value `byte`.
 fn send(io: &mut impl PacketIo, byte: u8) {
     io.tx_frame().expect("there is room")[..60].fill(byte);
     io.tx_commit(60, TxChecksum::Done);
@@ -163,6 +185,8 @@ fn a_port_has_the_terms_of_the_service_and_seals_its_memories() {
 #[test]
 fn frames_of_all_cores_arrive_and_answers_go_back() {
     let (mut port, mut service) = open("frames");
+    // The port sends through the core from which it received the most recent frame, or through core
+    // 0 if it has received no frame yet.
     send(&mut port, 1);
     assert_eq!(receive(&mut service.ends[0]), [1], "core 0 comes first");
     send(&mut service.ends[1], 2);
@@ -174,7 +198,7 @@ fn frames_of_all_cores_arrive_and_answers_go_back() {
         "the core of the last frame"
     );
     assert!(receive(&mut service.ends[0]).is_empty());
-    // A burst takes frames of both cores, up to its capacity.
+    // Each `rx_burst` adds up to 30 frames of both cores to the burst.
     for byte in 0..50 {
         send(&mut service.ends[usize::from(byte % 2)], byte);
     }
@@ -185,7 +209,8 @@ fn frames_of_all_cores_arrive_and_answers_go_back() {
     port.rx_release(&mut burst);
     frames.sort_unstable();
     assert_eq!(frames, (0..50).collect::<Vec<u8>>());
-    // A transmit frame keeps its core, even if frames of another core arrive before the commit.
+    // A transmit frame keeps its core (here core 0), even if a frame of another core arrives before
+    // the commit.
     send(&mut service.ends[0], 4);
     assert_eq!(receive(&mut port), [4]);
     port.tx_frame().expect("there is room")[..60].fill(5);
@@ -228,9 +253,34 @@ fn sleepers_are_woken_once_and_only_if_they_sleep() {
     port.wait(None).expect("it wakes up");
     assert_eq!(receive(&mut port), [4]);
     drop(waker.join());
-    port.wait(None)
-        .expect("the end of the service wakes the program");
+    let ended = port.wait(None).expect_err("the service has ended");
+    assert_eq!(ended.kind(), io::ErrorKind::ConnectionAborted);
     assert!(port.is_closed());
+}
+
+#[test]
+fn a_wait_polls_the_rings_while_a_core_is_awake_on_another_cpu() {
+    let (mut port, mut service) = open_with("spin", |config| config.spin = LONG);
+    // No machine has a CPU with this number.
+    let elsewhere = u32::MAX - 1;
+    for core in 0..CORES as u32 {
+        let line = service.page.core(core).expect("a core");
+        line.cpu.store(elsewhere, Ordering::Relaxed);
+    }
+    let waker = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(50));
+        send(&mut service.ends[1], 1);
+        service
+    });
+    port.wait(None).expect("a frame arrives");
+    assert_eq!(receive(&mut port), [1]);
+    drop(waker.join().expect("the waker ends"));
+    let mut fds = [PollFd::from_borrowed_fd(port.fd(), PollFlags::IN)];
+    let readable = poll(&mut fds, Some(&Timespec::default())).expect("poll");
+    assert_eq!(
+        readable, 0,
+        "the program has slept, so the core rang its doorbell"
+    );
 }
 
 #[test]
@@ -275,10 +325,10 @@ fn claims_carry_the_socket_and_refusals_become_errors() {
         (6, u32::from(local.port()))
     );
     assert_eq!(release.local_addr[10..], [0xff, 0xff, 127, 0, 0, 1]);
-    // The fake service has closed its socket at the end of its thread.
+    // The thread that owned the fake service has ended, which closed the service's socket.
     let error = port.bind_tcp(any).expect_err("the service is gone");
     assert_eq!(error.kind(), io::ErrorKind::NotConnected);
-    // The kernel's refusal to bind has precedence.
+    // The port first binds a kernel socket, so the kernel's refusal comes before `NotConnected`.
     let taken = TcpListener::bind(any).unwrap();
     let error = port
         .bind_tcp(taken.local_addr().unwrap())
@@ -313,7 +363,7 @@ fn a_service_that_refuses_or_lies_opens_no_port() {
         panic!("{version}");
     };
     assert_eq!((ours, theirs), (ABI_VERSION, ABI_VERSION + 1));
-    // The answers lack descriptors.
+    // The answers pass no descriptors. An answer without cores is invalid, too.
     for error in [
         attempt("no-core", |answer| answer.packet_port.cores = 0),
         attempt("no-memory", |answer| answer.packet_port.cores = 1),

@@ -1,10 +1,11 @@
-//! The route table in the service page, a page that all programs map read-only. The service
-//! (process `tidelaned`) writes the table, and programs read it under a sequence lock. The table
-//! tells a program whether the service or the kernel handles connections to a destination.
+//! Methods of the service page, a page that the service (process `tidelaned`) writes and all
+//! programs map read-only. The page has a line for each core (polling thread of the service), and
+//! the route table, which programs read under a sequence lock. The table tells a program whether
+//! the service or the kernel handles connections to a destination.
 
 use std::sync::atomic::{Ordering, fence};
 
-use tidelane_abi::{ROUTES_MAX, RouteEntry};
+use tidelane_abi::{CoreLine, ROUTES_MAX, RouteEntry};
 
 use crate::ServicePageMap;
 
@@ -12,9 +13,10 @@ use crate::ServicePageMap;
 /// addresses in the prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublishedRoute {
-    /// Address. An IPv4 address is `::ffff:a.b.c.d`.
+    /// Address of the prefix. An IPv4 address has the form `::ffff:a.b.c.d`.
     pub addr: [u8; 16],
-    /// Prefix length in bits of the 128-bit form. For IPv4, this is 96 more than the usual length.
+    /// Prefix length in bits, in the 128-bit form of the address. For an IPv4 prefix, `prefix_len`
+    /// is 96 more than the usual length.
     pub prefix_len: u8,
     /// One of [`tidelane_abi::ROUTE_KERNEL`], `ROUTE_ACCELERATED`, `ROUTE_ASK_SERVICE` and
     /// `ROUTE_WITHIN_HOST`.
@@ -32,11 +34,34 @@ pub enum RoutesError {
     ReadOnly,
 }
 
-/// Number of attempts of a lookup. After these attempts, the lookup assumes that the service died
-/// during a write.
+/// Largest number of attempts of a lookup to read the table while the service does not write it.
+/// After these attempts, the lookup assumes that the service died during a write.
 const ATTEMPTS_MAX: u32 = 1000;
 
 impl ServicePageMap {
+    /// Returns true if a core of the service may run on `cpu`, so that a thread that polls on `cpu`
+    /// would delay the core. A core that is not pinned may run on any CPU. If `cpu` is `None`, the
+    /// CPU of the thread is unknown, and may be the CPU of a core.
+    pub fn may_run_on(&self, cpu: Option<u32>) -> bool {
+        let Some(cpu) = cpu else {
+            return true;
+        };
+        self.lines()
+            .map(|line| line.cpu.load(Ordering::Relaxed).checked_sub(1))
+            .any(|pinned_to| pinned_to.is_none_or(|core| core == cpu))
+    }
+
+    /// Returns true if all cores of the service sleep, so that a poll of their rings is useless.
+    pub fn all_cores_sleep(&self) -> bool {
+        self.lines()
+            .all(|line| line.needs_wakeup.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Returns the lines of all cores.
+    fn lines(&self) -> impl Iterator<Item = &CoreLine> {
+        (0..self.cores()).filter_map(|core| self.core(core))
+    }
+
     /// Replaces the table. The caller ensures that only one thread writes the table at a time.
     pub fn set_routes(&self, routes: &[PublishedRoute]) -> Result<(), RoutesError> {
         if !self.region().is_writable() {
@@ -48,6 +73,7 @@ impl ServicePageMap {
         if routes.iter().any(|route| route.prefix_len > 128) {
             return Err(RoutesError::PrefixLen);
         }
+        // `lookup` uses the first match, so the longest prefixes come first.
         let mut sorted = routes.to_vec();
         sorted.sort_by_key(|route| std::cmp::Reverse(route.prefix_len));
         let page = self.page();
@@ -102,7 +128,8 @@ impl ServicePageMap {
 /// First bytes of an IPv4 address in the 128-bit form.
 const V4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-/// Splits an address into two native words, which hold its bytes in memory order.
+/// Splits an address into two words. The words have the bytes of the address in memory order,
+/// whatever the byte order of the CPU.
 fn halves(addr: [u8; 16]) -> [u64; 2] {
     let (high, low) = addr.split_at(8);
     [high, low].map(|half| u64::from_ne_bytes(half.try_into().expect("half of 16 is 8")))

@@ -1,5 +1,9 @@
-//! Tests of a context, which is the set of rings of one thread of a program. The tests cover
-//! requests, events, the sleep protocol, corrupt rings and routes.
+//! Tests of a context, which is the set of rings over which one thread of a program exchanges
+//! requests and events with the service. The tests cover requests, events, the sleep protocol,
+//! corrupt rings and routes.
+//!
+//! A slot is the record of a connection in shared memory. A core is a polling thread of the
+//! service. A doorbell wakes a sleeping core or a sleeping thread of the program.
 
 use std::sync::atomic::Ordering;
 
@@ -67,7 +71,8 @@ fn events_are_reported_and_invalid_events_are_not() {
     service.control_event(control_event::CONNECT_FAILED, 0, 2, 0);
     service.control_event(control_event::CONNECT_KERNEL, 0, 3, 0);
     service.control_event(control_event::ACCEPTED, 5, 4, 8);
-    // Slot 64 does not exist, and 99 and 77 are no kinds of events.
+    // Slot 64 does not exist. The number 99 is no kind of control event, and 77 is no kind of data
+    // event.
     service.control_event(control_event::ACCEPTED, 64, 4, 8);
     service.control_event(99, 5, 4, 8);
     service.ready(5);
@@ -188,9 +193,14 @@ fn the_doorbell_is_rung_only_when_a_core_sleeps() {
     context.flush();
     assert_eq!(rung(), 1);
     assert!(context.shares_cpu(Some(0)) && context.shares_cpu(None));
-    // The word contains the number of the core's CPU plus one.
+    // The word `cpu` contains the number of the CPU to which the core is pinned, plus one. So far,
+    // the word was 0: the core may run on any CPU.
     core.cpu.store(1, Ordering::Relaxed);
     assert!(context.shares_cpu(Some(0)) && !context.shares_cpu(Some(1)));
+    assert!(
+        context.shares_cpu(None),
+        "the thread may run on the core's CPU"
+    );
 }
 
 #[test]

@@ -2,9 +2,10 @@
 //! UDP, with a stack of its own that has only UDP over IPv4. A mux port consists of packet rings
 //! through which a program with a TCP/IP stack of its own shares the NIC.
 //!
-//! The program claims a UDP port of all addresses, and answers each datagram `ask` by `answer`.
-//! With `--ask`, the program also sends `ask` to a group or a broadcast address until an answer
-//! arrives. Each datagram with another payload than `ask` counts as an answer.
+//! The program claims a UDP port at all local addresses, so that the mux port receives the
+//! datagrams for this UDP port. The program answers each datagram `ask` by `answer`. With `--ask`,
+//! the program also sends `ask` to a group or a broadcast address until an answer arrives. Each
+//! datagram whose payload is not `ask` counts as an answer.
 
 use std::{
     io,
@@ -21,7 +22,8 @@ use tidelane_wire::{
     protocol, udp_header,
 };
 
-/// Longest time between two questions. If a frame arrives, the next question follows at once.
+/// Longest time between two questions. If a frame without an answer arrives, the program sends the
+/// next question without waiting for the end of this time.
 const ASK_TIME: Duration = Duration::from_millis(100);
 
 /// Answers and asks over UDP, on a mux port of the Tidelane service.
@@ -34,7 +36,7 @@ struct Options {
     /// UDP port
     #[arg(long)]
     port: u16,
-    /// Group or broadcast address and port to ask
+    /// Address and port to ask; the address is a group or a broadcast address
     #[arg(long)]
     ask: Option<SocketAddrV4>,
     /// Seconds until the program ends
@@ -65,7 +67,8 @@ impl Stack {
     fn open(options: &Options) -> io::Result<Self> {
         let mut port = Port::open(&PortConfig::new("tidelane-groups")).map_err(io::Error::other)?;
         let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, options.port);
-        // The service keeps the UDP port claimed, so the socket that `bind_udp` returns may close.
+        // The claim reserves the UDP port, so the program does not need the socket that `bind_udp`
+        // returns.
         port.bind_udp(any.into())?;
         let own = SocketAddrV4::new(options.address, options.port);
         Ok(Self { port, own })
@@ -112,8 +115,8 @@ impl Stack {
     }
 }
 
-/// Returns the link address of a group (RFC 1112 §6.4), or the broadcast link address if `group` is
-/// no group.
+/// Returns the link address of a group (RFC 1112 §6.4). If `group` is not a multicast address,
+/// returns the broadcast link address.
 fn link_address(group: Ipv4Addr) -> MacAddress {
     match group.octets() {
         [_, b, c, d] if group.is_multicast() => MacAddress([1, 0, 0x5e, b & 0x7f, c, d]),
@@ -126,7 +129,7 @@ fn run(options: &Options) -> io::Result<()> {
     println!("ready");
     let end = Instant::now() + Duration::from_secs(options.seconds);
     let mut ask = options.ask;
-    while Instant::now() < end && !stack.port.is_closed() {
+    while Instant::now() < end {
         if let Some(to) = ask {
             stack.send(link_address(*to.ip()), to, b"ask");
         }

@@ -27,10 +27,6 @@ pub fn serve(options: &Options) -> io::Result<u64> {
     };
     let stack = Stack::new(config, port);
     crate::serve(options, stack, |port: &mut Port, limit| {
-        port.wait(Some(limit))?;
-        match port.is_closed() {
-            true => Err(io::Error::other("the service has ended")),
-            false => Ok(()),
-        }
+        port.wait(Some(limit))
     })
 }
