@@ -4,7 +4,7 @@
 //!
 //! The client keeps a number of connections busy, each with one request at a time, and checks the
 //! length and the bytes of each response. If the server is on another mux port of the same service,
-//! the service copies the packets from mux port to mux port.
+//! the service copies the packets from one mux port to the other.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -24,8 +24,8 @@ use crate::response::Response;
 
 mod response;
 
-/// Smallest number of local TCP ports with `--close`. The client uses the ports in turn, so that
-/// the previous connection of a port has ended when the client uses the port again.
+/// Smallest number of local TCP ports with `--close`. The client uses the TCP ports in turn, so
+/// that the previous connection of a TCP port has ended when the client uses this port again.
 const CLOSING_PORTS: usize = 512;
 /// Length in bytes of each packet ring of the mux port.
 const RING_LEN: u32 = 1 << 20;
@@ -136,7 +136,8 @@ fn address_of(address: IpAddr) -> IpAddress {
     }
 }
 
-/// Claims `count` local TCP ports, which the kernel chooses from its ephemeral range.
+/// Claims `count` local TCP ports, which the kernel chooses from its ephemeral range. The mux port
+/// `port` then receives the packets for these TCP ports.
 fn claim(port: &mut Port, address: IpAddr, count: usize) -> io::Result<Vec<Endpoint>> {
     let mut locals = Vec::new();
     for _ in 0..count {
@@ -153,9 +154,9 @@ struct Client {
     server: Endpoint,
     /// The request that each exchange sends.
     request: Vec<u8>,
-    /// Local ports without a connection. The first was used least recently.
+    /// Local endpoints without a connection. The first endpoint was used least recently.
     free: VecDeque<Endpoint>,
-    /// The response and the local port of each connection.
+    /// The response and the local endpoint of each connection.
     exchanges: HashMap<Connection, (Response, Endpoint)>,
     /// Length of each response's body in bytes.
     body_len: usize,
@@ -195,11 +196,7 @@ impl Client {
                     .next_timeout()
                     .map_or(end, |timeout| timeout.min(end));
                 let limit = time::Duration::from_nanos((until - now()).as_nanos());
-                let port = self.stack.port_mut();
-                port.wait(Some(limit))?;
-                if port.is_closed() {
-                    return Err(io::Error::other("the service has ended"));
-                }
+                self.stack.port_mut().wait(Some(limit))?;
             }
         }
         Ok(self.done)
@@ -217,24 +214,21 @@ impl Client {
     }
 
     fn send(&mut self, connection: Connection) {
-        // The send buffer is empty, so it takes the whole request.
+        // The send buffer is empty, so it has room for the whole request.
         self.stack.write(connection, &self.request);
     }
 
     fn receive(&mut self, connection: Connection, buffer: &mut [u8]) -> io::Result<()> {
+        let Some((response, _)) = self.exchanges.get_mut(&connection) else {
+            return Ok(());
+        };
         loop {
             let count = self.stack.read(connection, buffer);
-            let Some((response, _)) = self.exchanges.get_mut(&connection) else {
-                return Ok(());
-            };
             if count == 0 {
                 break;
             }
             response.receive(&buffer[..count])?;
         }
-        let Some((response, _)) = self.exchanges.get_mut(&connection) else {
-            return Ok(());
-        };
         if !response.is_complete() {
             return match self.stack.is_end(connection) {
                 true => self.end(connection, "the server closed early"),

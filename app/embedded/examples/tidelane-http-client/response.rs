@@ -3,8 +3,21 @@
 
 use std::io;
 
+use memchr::memmem;
+
 /// Longest incomplete head of a response, in bytes.
 const HEAD_LEN_MAX: usize = 1024;
+/// The start of the longest body, which repeats the letters `a` to `z`. The length is a multiple of
+/// 26.
+static PATTERN: [u8; 26 * 64] = {
+    let mut pattern = [0; 26 * 64];
+    let mut at = 0;
+    while at < pattern.len() {
+        pattern[at] = b'a' + (at % 26) as u8;
+        at += 1;
+    }
+    pattern
+};
 
 /// State of a response that is being received.
 #[derive(Debug)]
@@ -18,7 +31,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// Expects a response whose body has `body_len` bytes.
+    /// Returns the state before the first byte of a response whose body has `body_len` bytes.
     pub fn new(body_len: usize) -> Self {
         Self {
             head: Some(Vec::new()),
@@ -31,32 +44,49 @@ impl Response {
     /// the status is not 200. Also fails if the body is longer than `body_len`, or does not repeat
     /// the letters `a` to `z`.
     pub fn receive(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let wrong = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidData, text.to_owned()));
         let Some(head) = &mut self.head else {
             return self.receive_body(bytes);
         };
-        head.extend_from_slice(bytes);
-        let Some(end) = head.windows(4).position(|end| end == b"\r\n\r\n") else {
+        let before = head.len();
+        // The head usually arrives as a whole, and then needs no copy.
+        let whole = match before {
+            0 => bytes,
+            _ => {
+                head.extend_from_slice(bytes);
+                head.as_slice()
+            }
+        };
+        let Some(end) = memmem::find(whole, b"\r\n\r\n") else {
+            if before == 0 {
+                head.extend_from_slice(bytes);
+            }
             return match head.len() > HEAD_LEN_MAX {
-                true => wrong("the head of a response has no end"),
+                true => Err(invalid("the head of a response has no end")),
                 false => Ok(()),
             };
         };
-        if !head.starts_with(b"HTTP/1.1 200 ") {
-            return wrong("the status of a response is not 200");
+        if !whole.starts_with(b"HTTP/1.1 200 ") {
+            return Err(invalid("the status of a response is not 200"));
         }
-        let body = head.split_off(end + 4);
         self.head = None;
-        self.receive_body(&body)
+        self.receive_body(&bytes[end + 4 - before..])
     }
 
     fn receive_body(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let is_right = |(at, byte): (usize, &u8)| *byte == b'a' + ((self.received + at) % 26) as u8;
-        if self.received + bytes.len() > self.body_len || !bytes.iter().enumerate().all(is_right) {
-            let text = "the body of a response has wrong bytes";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        let wrong = || invalid("the body of a response has wrong bytes");
+        if bytes.len() > self.body_len - self.received {
+            return Err(wrong());
         }
-        self.received += bytes.len();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let expected = &PATTERN[self.received % 26..];
+            let (part, later) = rest.split_at(rest.len().min(expected.len()));
+            if part != &expected[..part.len()] {
+                return Err(wrong());
+            }
+            self.received += part.len();
+            rest = later;
+        }
         Ok(())
     }
 
@@ -64,4 +94,8 @@ impl Response {
     pub fn is_complete(&self) -> bool {
         self.head.is_none() && self.received == self.body_len
     }
+}
+
+fn invalid(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text.to_owned())
 }

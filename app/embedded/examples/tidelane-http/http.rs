@@ -1,15 +1,18 @@
-//! The HTTP server of the MultiStack paper. The body of the response to a GET of `/N` has N bytes.
-//! The server uses the trait [`Sockets`], which the embedded stack and the kernel's sockets
-//! implement.
+//! The HTTP server of the MultiStack paper ("Rekindling Network Protocol Innovation with User-Level
+//! Stacks", 2014). The body of the response to a GET of `/N` has N bytes. The server uses the trait
+//! [`Sockets`], which the embedded stack and the kernel's sockets implement.
 
 use std::{collections::HashMap, hash::Hash, io::Write};
 
-/// Limit in bytes of a client's unanswered requests. The server closes the connection of a client
-/// with more.
+use memchr::memmem;
+
+/// Limit in bytes of a client's unanswered requests. If a client exceeds the limit, the server
+/// closes the client's connection.
 const REQUEST_LEN_MAX: usize = 8192;
 /// Largest body in bytes.
 const BODY_LEN_MAX: usize = 64 << 20;
-/// The alphabet, repeated. A body consists of copies of this page.
+/// The letters `a` to `z`, repeated. A body consists of copies of this page. The last copy may be
+/// incomplete.
 const PAGE: [u8; 26 * 256] = {
     let mut page = [0; 26 * 256];
     let mut at = 0;
@@ -19,8 +22,9 @@ const PAGE: [u8; 26 * 256] = {
     }
     page
 };
-/// Number of times that the server reads about [`REQUEST_LEN_MAX`] bytes of one connection before
-/// the server serves other connections.
+/// Largest number of rounds in which the server serves one connection before it serves other
+/// connections. In a round, the server reads until no data remains or more than [`REQUEST_LEN_MAX`]
+/// bytes are unanswered, and writes responses.
 const ROUNDS_MAX: usize = 16;
 /// Number of bytes that one read may return.
 const READ_LEN: usize = 16 << 10;
@@ -35,7 +39,8 @@ pub trait Sockets {
     /// Reads received data. Returns the number of bytes, or zero if there is no data.
     fn read(&mut self, connection: Self::Connection, buffer: &mut [u8]) -> usize;
 
-    /// Writes data until the send buffer is full. Returns the number of bytes.
+    /// Writes as much of `data` as the send buffer has room for. Returns the number of written
+    /// bytes.
     fn write(&mut self, connection: Self::Connection, data: &[u8]) -> usize;
 
     /// Returns true if no more data can be read: the program has read all data, and the peer has
@@ -50,7 +55,7 @@ pub trait Sockets {
 /// State of a client's connection.
 #[derive(Default)]
 struct Client {
-    /// Bytes of unanswered requests. The last of them may be incomplete.
+    /// Bytes of unanswered requests. The last request may be incomplete.
     request: Vec<u8>,
     /// Bytes of responses that the send buffer has not accepted.
     response: Vec<u8>,
@@ -63,13 +68,13 @@ pub struct Server<S: Sockets> {
     /// The connections, and the listener.
     pub sockets: S,
     clients: HashMap<S::Connection, Client>,
-    /// Connections whose requests may not all be read.
+    /// Connections that may have unread requests.
     more: Vec<S::Connection>,
     /// Buffer into which each read copies received data.
     read_buffer: Box<[u8]>,
-    /// Empty vector, whose memory the responses of the next client use.
+    /// Empty vector. The responses of the next client reuse its memory.
     spare_response: Vec<u8>,
-    /// Number of answered requests. The last bytes of some answers may still be unsent.
+    /// Number of answered requests. The final bytes of some answers may still be unsent.
     pub responses: u64,
 }
 
@@ -99,8 +104,10 @@ impl<S: Sockets> Server<S> {
         self.sockets.close(connection);
     }
 
-    /// Reads requests and writes responses until the calls would block. Then closes the connection
-    /// after its last response, or if the unanswered requests are too long.
+    /// Reads requests and writes responses until the calls would block, in at most [`ROUNDS_MAX`]
+    /// rounds. If requests may still be unread after these rounds, [`serve_more`](Self::serve_more)
+    /// continues. Closes the connection after its last response, or if the unanswered requests are
+    /// too long.
     pub fn serve(&mut self, connection: S::Connection) {
         for _ in 0..ROUNDS_MAX {
             if !self.serve_some(connection) {
@@ -115,16 +122,17 @@ impl<S: Sockets> Server<S> {
         !self.more.is_empty()
     }
 
-    /// Serves the connections whose requests may not all be read, because data arrives while the
-    /// server reads.
+    /// Serves the connections that may have unread requests, because the server stopped reading
+    /// after [`ROUNDS_MAX`] rounds.
     pub fn serve_more(&mut self) {
         for connection in std::mem::take(&mut self.more) {
             self.serve(connection);
         }
     }
 
-    /// Reads about [`REQUEST_LEN_MAX`] bytes of requests, and writes responses until the calls
-    /// would block. Returns true if more requests may be readable.
+    /// Reads requests until the read would block, or until more than [`REQUEST_LEN_MAX`] bytes are
+    /// unanswered. Writes responses until the write would block or no complete request remains.
+    /// Returns true if more requests may be readable.
     fn serve_some(&mut self, connection: S::Connection) -> bool {
         let Some(client) = self.clients.get_mut(&connection) else {
             return false;
@@ -166,10 +174,10 @@ impl<S: Sockets> Server<S> {
 }
 
 impl Client {
-    /// Answers the first complete request. Returns false if no request is complete.
+    /// Answers the first complete request: appends the response to `self.response`. Returns false
+    /// if no request is complete.
     fn answer(&mut self) -> bool {
-        let end = self.request.windows(4).position(|end| end == b"\r\n\r\n");
-        let Some(end) = end else {
+        let Some(end) = memmem::find(&self.request, b"\r\n\r\n") else {
             return false;
         };
         let head = &self.request[..end + 4];
@@ -194,7 +202,7 @@ impl Client {
 }
 
 /// Returns the length of the requested body in bytes. Returns `None` if the request is not a GET of
-/// a length up to [`BODY_LEN_MAX`].
+/// `/N`, where N is at most [`BODY_LEN_MAX`].
 fn requested_len(head: &[u8]) -> Option<usize> {
     let path = head
         .strip_prefix(b"GET /")?

@@ -21,9 +21,9 @@ const LISTENER: Token = Token(0);
 struct Kernel {
     registry: Registry,
     listener: TcpListener,
-    /// Connections by token. The flag is true if no more data can arrive.
+    /// Connections by token. Each connection has a flag, which is true if no more data can arrive.
     streams: HashMap<Token, (TcpStream, bool)>,
-    /// Token of the newest connection.
+    /// Token of the newest connection. Zero if there was no connection yet.
     last: usize,
 }
 

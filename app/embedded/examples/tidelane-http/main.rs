@@ -1,9 +1,9 @@
 //! An HTTP server on the embedded stack. The stack exchanges packets with a TUN device, or with the
 //! Tidelane service through a mux port (packet rings through which several stacks share the NIC).
 //!
-//! With `--device`, programs on the kernel's stack reach the server by the route to the device. `ip
-//! tuntap add mode tun name DEVICE` makes the device. With `--service`, the server has an address
-//! of the service's interface. The kernel and other programs use this address, too. With
+//! With `--device`, programs on the kernel's stack reach the server by the route to the device. The
+//! command `ip tuntap add mode tun name DEVICE` makes the device. With `--service`, the server has
+//! an address of the service's interface. The kernel and other programs use this address, too. With
 //! `--kernel`, the same server runs on the kernel's sockets.
 
 mod http;
@@ -38,8 +38,9 @@ struct Options {
     /// Use the kernel's sockets, and no device
     #[arg(long)]
     kernel: bool,
-    /// Address of the server: from the network of the device, an address of the service's
-    /// interface, or with `--kernel` an address of the kernel
+    /// Address of the server. With `--device`: an address of the device's network. With
+    /// `--service`: an address of the service's interface. With `--kernel`: a local address of the
+    /// kernel
     #[arg(long)]
     address: IpAddr,
     /// TCP port of the server
@@ -122,8 +123,8 @@ fn address(options: &Options) -> IpAddress {
     }
 }
 
-/// Serves for the time in `options`. Returns the number of responses. `wait` waits until the device
-/// or the mux port has a packet for the stack, for at most the given time.
+/// Serves for the time in `options`. Returns the number of responses. The function `wait` returns
+/// when the device or the mux port has a packet for the stack, or when the given time has passed.
 fn serve<P: PacketIo>(
     options: &Options,
     mut stack: Stack<P>,

@@ -16,12 +16,12 @@ use crate::{Options, stack_config, tun_unsafe};
 struct Loss {
     /// Each packet whose number is a multiple of `every` is dropped. Zero means no loss.
     every: u32,
-    /// Number of packets so far.
+    /// Number of packets so far, including dropped packets, modulo 2^32.
     count: u32,
 }
 
 impl Loss {
-    /// Returns a loss of each `every`-th packet. Zero means no loss.
+    /// Returns the state of a direction that loses each `every`-th packet. Zero means no loss.
     fn new(every: u32) -> Self {
         Self { every, count: 0 }
     }
@@ -33,7 +33,8 @@ impl Loss {
     }
 }
 
-/// Sends a packet. Returns false if the device is full, so that the packet can be sent later.
+/// Sends a packet. Returns false if the device is full, so that the packet can be sent later. If
+/// the device reports another error, the packet is lost.
 fn send(device: &File, packet: &[u8]) -> bool {
     // A TUN device takes a packet as a whole or not at all.
     rustix::io::write(device, packet) != Err(rustix::io::Errno::AGAIN)
@@ -65,8 +66,8 @@ pub fn serve(options: &Options) -> io::Result<u64> {
     })
 }
 
-/// Waits until the device gets a packet, or for `limit`. mio is edge-triggered and may not report
-/// packets that wait already, so the server waits only after it has read all packets.
+/// Waits until the device gets a packet, for at most `limit`. mio is edge-triggered and may not
+/// report packets that wait already, so the server waits only after it has read all packets.
 fn wait(poll: &mut Poll, events: &mut Events, limit: Duration) -> io::Result<()> {
     match poll.poll(events, Some(limit)) {
         Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),

@@ -1,4 +1,5 @@
-//! A TUN device: IP packets to and from the kernel (Linux: Documentation/networking/tuntap.rst).
+//! A TUN device, through which a program exchanges IP packets with the kernel (Linux:
+//! Documentation/networking/tuntap.rst).
 
 use std::{
     fs::{File, OpenOptions},

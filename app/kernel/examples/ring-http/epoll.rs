@@ -1,6 +1,7 @@
-//! [`EpollContext`]: the ring API on the kernel's sockets with epoll, for comparison with the other
-//! back ends. Each connection with received data costs at least one `read`. Each connection with
-//! data to send costs at least one `send`.
+//! [`EpollContext`]: a back end of the ring API (`tidelane-rings`) that uses the kernel's sockets
+//! with epoll. The back end is for comparison with the other back ends. Each connection with
+//! received data costs at least one `read` call. Each connection with data to send costs at least
+//! one `send` call.
 
 use std::{
     collections::VecDeque,
@@ -22,9 +23,9 @@ use tidelane_rings::{
     SendRefusal, Wait,
 };
 
-/// Limit of the events that one `epoll_wait` returns.
+/// Largest number of events that one `epoll_wait` returns.
 const EVENTS_MAX: usize = 1024;
-/// Limit of the buffers that wait for sending on one descriptor.
+/// Largest number of buffers that wait for sending on one descriptor.
 const QUEUE_MAX: usize = 256;
 
 /// A listener, or a connection with its unsent data.
@@ -35,24 +36,26 @@ struct Socket {
     queue: VecDeque<Buffer>,
     /// True if the socket is in the list [`EpollContext::dirty`].
     is_dirty: bool,
-    /// True if a buffer was refused, so that WRITABLE is reported when there is room.
+    /// True if the socket has refused a buffer. The event WRITABLE is due once the queue has room.
     owes_writable: bool,
     /// True once the program has closed the descriptor.
     is_closing: bool,
 }
 
-/// A context whose sockets an epoll instance watches.
+/// A context (the sockets of one thread) whose sockets an epoll instance watches.
 pub struct EpollContext {
     epoll: OwnedFd,
     pool: Pool,
-    /// Sockets by descriptor.
+    /// Sockets, indexed by descriptor (the number by which the program names a socket).
     sockets: Vec<Option<Socket>>,
-    /// Sockets with data to send or a close, for the next [`Context::tx_sync`].
+    /// Sockets that have data to send, or that the program has closed. The next
+    /// [`Context::tx_sync`] handles them.
     dirty: Vec<Descriptor>,
-    /// Sockets that refused a buffer and have room again, for the next list.
+    /// Sockets that have refused a buffer and have room again. The next list reports WRITABLE for
+    /// each.
     writable: Vec<Descriptor>,
     /// Connections whose data was not read because the pool was empty. The kernel reports the data
-    /// only once (EPOLLET).
+    /// only once (EPOLLET), so the next [`Context::rx_sync`] reads without a report.
     unread: Vec<Descriptor>,
     /// Number of system calls for data: accept, read, send, close and `epoll_wait`.
     calls: u64,
@@ -102,8 +105,8 @@ impl EpollContext {
         self.sockets.get_mut(descriptor.0 as usize)?.as_mut()
     }
 
-    /// Sends the queued data of a socket until there is no room. Once no data is left, closes the
-    /// socket if the program has closed the descriptor.
+    /// Sends the queued data of a socket until the kernel has no room. If the program has closed
+    /// the descriptor and no queued data remains, closes the kernel's socket.
     fn write(&mut self, descriptor: Descriptor) {
         let mut calls = 0;
         let Some(socket) = self.get(descriptor) else {
@@ -148,8 +151,9 @@ impl EpollContext {
         }
     }
 
-    /// Reads the received data of a connection until no data or no free buffer is left.
-    /// `may_have_ended` is true if the end of the stream may follow the data.
+    /// Reads the received data of a connection until the kernel has no more data or the pool has no
+    /// free buffer. `may_have_ended` is true if the end of the stream may follow the data. If it
+    /// is, the function reads on after a buffer that was only partly filled.
     fn read(&mut self, descriptor: Descriptor, may_have_ended: bool, list: &mut ReadyList) {
         loop {
             let Some(mut buffer) = self.pool.allocate() else {

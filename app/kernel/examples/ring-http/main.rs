@@ -1,7 +1,8 @@
-//! The HTTP server of the StackMap paper (§5.1) on the ring API.
+//! The HTTP server of the StackMap paper (§5.1) on the ring API (`tidelane-rings`). In this API,
+//! one call sends and receives on all sockets of a thread.
 //!
-//! The server reads a request, and answers with a body of the length in the path. `GET /counters`
-//! returns the counts of the server.
+//! The path of a request is a number, and the server answers with a body of this length in bytes.
+//! `GET /counters` returns the counts of the server.
 //!
 //! The same source runs on every back end of the ring API. The option `--back-end` selects the back
 //! end: `io-uring` (the kernel's TCP through io_uring), `direct` (TCP in this process), or
@@ -26,7 +27,8 @@ mod server;
 #[path = "../../../embedded/examples/tidelane-http/tun_unsafe.rs"]
 mod tun_unsafe;
 
-/// Longest wait for a request, and time between two attempts to open the service.
+/// Longest time for which one cycle of the server waits for requests. Also the time between two
+/// attempts to open a context on the service.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// HTTP server on the ring API.
@@ -40,27 +42,28 @@ struct Options {
     /// `direct` (TCP in this process), or `service` (the Tidelane service at TIDELANE_SOCKET)
     #[arg(long, default_value = "io-uring")]
     back_end: BackEnd,
-    /// Microseconds for which the io_uring back end polls the NAPI instances in a wait
+    /// Longest time in microseconds for which a wait of the io_uring back end polls the NAPI
+    /// instances. Zero: no polling
     #[arg(long, default_value_t = 0)]
     busy_poll_us: u32,
-    /// Smallest length in bytes of a zero-copy send of the io_uring back end, for which the kernel
-    /// reads the buffers instead of copying them. Zero: all sends copy
+    /// Smallest length in bytes of a send for which the io_uring back end uses zero copy (the
+    /// kernel reads the buffers instead of copying them). Zero: all sends copy
     #[arg(long, default_value_t = 0)]
     zero_copy_min: u32,
-    /// TUN device of the direct back end, whose network has the address of the server. Without a
-    /// device and an interface, the direct back end shares the NIC through a mux port (packet
-    /// rings) of the Tidelane service at TIDELANE_SOCKET
+    /// TUN device of the direct back end. The kernel must route the address of the server to the
+    /// device. If neither a device nor an interface is given, the direct back end shares the NIC
+    /// through a mux port (packet rings) of the Tidelane service at TIDELANE_SOCKET
     #[arg(long, conflicts_with = "interface")]
     device: Option<String>,
-    /// Interface of the direct back end. The server gets a queue of the interface (AF_XDP). Needs
-    /// root or the capabilities of AF_XDP
+    /// Network interface of the direct back end. The server uses one queue of the interface through
+    /// AF_XDP. Needs root or the capabilities that AF_XDP requires
     #[arg(long)]
     interface: Option<String>,
-    /// Queue of the interface, to which the NIC sends the packets of the server. Without a number,
-    /// the interface must have one queue
+    /// Number of the interface's queue to which the NIC steers the packets of the server. Without
+    /// this option, the interface must have exactly one queue
     #[arg(long, requires = "interface")]
     queue: Option<u32>,
-    /// Do not sleep: look for packets all the time
+    /// Never wait in a cycle: look for packets all the time
     #[arg(long)]
     poll: bool,
     /// Seconds until the server ends
@@ -73,11 +76,11 @@ struct Options {
 enum BackEnd {
     /// The kernel's TCP through io_uring.
     IoUring,
-    /// The kernel's sockets with epoll, read and write.
+    /// The kernel's sockets with epoll, `read` and `send`.
     Epoll,
     /// TCP in this process.
     Direct,
-    /// The Tidelane service.
+    /// TCP in the Tidelane service.
     Service,
 }
 
@@ -114,7 +117,7 @@ fn run(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// Serves on TCP in this process, over an interface, a TUN device or a mux port of the service.
+/// Serves with TCP in this process, over an interface, a TUN device or a mux port of the service.
 fn serve_direct(options: &Options) -> io::Result<()> {
     if let Some(interface) = &options.interface {
         let mut context = tidelane_direct_nic::open(&NicOptions {
@@ -135,8 +138,8 @@ fn serve_direct(options: &Options) -> io::Result<()> {
     }
 }
 
-/// Serves on the service. After the service ends, waits for the next service, and serves on it for
-/// another `--seconds` seconds.
+/// Serves with TCP in the Tidelane service. If the service ends, waits until a service runs again,
+/// and then serves with the new service for another `--seconds` seconds.
 fn serve_on_service(options: &Options) -> io::Result<()> {
     let mut context = ServiceContext::open(&ServiceOptions::default())?;
     loop {
@@ -144,7 +147,8 @@ fn serve_on_service(options: &Options) -> io::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             served => return served,
         }
-        // The drop ends the old registration, so that the next one can begin.
+        // The drop of the context ends the registration with the old service, so that the program
+        // can register with the next service.
         drop(context);
         context = loop {
             thread::sleep(WAIT_MAX);
@@ -156,7 +160,7 @@ fn serve_on_service(options: &Options) -> io::Result<()> {
     }
 }
 
-/// Serves clients until the time of the options has passed.
+/// Serves clients for `options.seconds` seconds.
 fn serve(context: &mut dyn Context, options: &Options) -> io::Result<()> {
     context.listen(options.listen, &ListenOptions::default())?;
     println!("ready on {}", options.listen);

@@ -1,16 +1,19 @@
-//! [`Server`]: an HTTP server on a context of the ring API (the sockets of one thread). One cycle
-//! receives requests of all connections, and queues the answers.
+//! [`Server`]: an HTTP server on the ring API (`tidelane-rings`). A context of this API has the
+//! sockets of one thread. One cycle of the server receives requests of all connections, and queues
+//! the answers.
 
 use std::{collections::VecDeque, io};
 
+use memchr::{memchr2, memmem};
 use tidelane_rings::{Buffer, Context, Descriptor, Events, ReadyList, SendRefusal, Wait};
 
-/// Longest request head in bytes.
+/// Largest number of received bytes of an incomplete request head. The server closes the connection
+/// of a client that has sent more.
 const REQUEST_LEN_MAX: usize = 8192;
-/// Longest body in bytes.
+/// Length in bytes of the longest body.
 const BODY_LEN_MAX: usize = 1 << 20;
-/// Limit of the unsent answers of one client. The server closes the connection of a client with
-/// more.
+/// Largest number of unsent answers of one client. The server closes the connection of a client
+/// that has more unsent answers.
 const ANSWERS_MAX: usize = 64;
 
 /// Counts of a server, for the answer to `GET /counters`.
@@ -20,9 +23,9 @@ struct Counts {
     requests: u64,
     /// Cycles with at least one ready descriptor.
     cycles: u64,
-    /// Sum of the ready descriptors over all cycles.
+    /// Sum of the numbers of ready descriptors over all cycles.
     ready: u64,
-    /// Sum of the squares of the ready descriptors over all cycles.
+    /// Sum of the squares of the numbers of ready descriptors over all cycles.
     ready_squares: u64,
 }
 
@@ -34,7 +37,7 @@ impl Counts {
         self.ready_squares += ready * ready;
     }
 
-    /// Returns the counts as one line of JSON.
+    /// Returns the counts, and the number of system calls of `context`, as one line of JSON.
     fn report(&self, context: &dyn Context) -> String {
         let (mean, deviation) = self.ready_per_cycle();
         format!(
@@ -45,8 +48,8 @@ impl Counts {
         )
     }
 
-    /// Returns the mean and the standard deviation of the ready descriptors per cycle, over the
-    /// cycles with at least one ready descriptor.
+    /// Returns the mean and the standard deviation of the number of ready descriptors in a cycle.
+    /// Cycles without a ready descriptor do not count.
     fn ready_per_cycle(&self) -> (f64, f64) {
         let cycles = self.cycles.max(1) as f64;
         let mean = self.ready as f64 / cycles;
@@ -58,11 +61,11 @@ impl Counts {
 /// An answer with bytes that are not yet in a buffer.
 #[derive(Debug)]
 struct Answer {
-    /// The head in bytes. In the answer to `GET /counters`, the body follows the head.
+    /// Bytes of the head. In the answer to `GET /counters`, the body is also in this field.
     head: Vec<u8>,
-    /// Length in bytes of the body, which is a prefix of the server's pattern.
+    /// Length in bytes of the body that follows `head`: the first bytes of the server's pattern.
     body_len: usize,
-    /// Number of bytes of head and body that are in buffers.
+    /// Number of bytes of the answer that are already in buffers.
     done: usize,
 }
 
@@ -80,12 +83,12 @@ impl Answer {
         }
     }
 
-    /// Returns the answer to a request head.
-    fn to(request: &str) -> Self {
-        let path = request.strip_prefix("GET /").unwrap_or("x");
-        let len = path.split([' ', '?']).next().unwrap_or_default();
-        let len: Option<usize> = len.parse().ok().filter(|len| *len <= BODY_LEN_MAX);
-        let connection = match is_last(request) {
+    /// Returns the answer to a request head. The path of the request is the length of the body.
+    /// Status 404 answers any other path, and a length above [`BODY_LEN_MAX`]. `is_last` is true if
+    /// the client wants the connection to end after the answer.
+    fn to(request: &[u8], is_last: bool) -> Self {
+        let len = length_in_path(request).filter(|len| *len <= BODY_LEN_MAX);
+        let connection = match is_last {
             true => "Connection: close\r\n",
             false => "",
         };
@@ -102,7 +105,8 @@ impl Answer {
         }
     }
 
-    /// Appends bytes to `buffer` until it is full. Returns true if no byte of the answer remains.
+    /// Appends bytes of the answer to `buffer` until the buffer is full or no byte remains. Returns
+    /// true if no byte of the answer remains.
     fn fill(&mut self, buffer: &mut Buffer, pattern: &[u8]) -> bool {
         if let Some(head) = self.head.get(self.done..).filter(|head| !head.is_empty()) {
             let count = buffer.append(head);
@@ -121,20 +125,23 @@ impl Answer {
 /// State of a client: the start of an incomplete request, and the unsent answers.
 #[derive(Debug, Default)]
 struct Client {
+    /// Received bytes of a request whose head is incomplete.
     request: Vec<u8>,
     /// Answers with bytes that are not yet in a buffer.
     answers: VecDeque<Answer>,
     /// A buffer that the context has refused. The server sends this buffer before the answers.
     refused: Option<Buffer>,
+    /// True if the server closes the connection after the answers, because the client has sent its
+    /// FIN or a request with `Connection: close`.
     closes: bool,
 }
 
 /// An HTTP server, with its clients and its counts.
 #[derive(Debug)]
 pub struct Server {
-    /// Clients by descriptor.
+    /// Clients, indexed by descriptor (the number of a socket).
     clients: Vec<Option<Client>>,
-    /// Clients with unsent answers.
+    /// Descriptors of the clients that have unsent answers or a refused buffer.
     waiting: Vec<Descriptor>,
     list: ReadyList,
     /// Content of the longest body. Each body is a prefix of this content.
@@ -153,12 +160,12 @@ impl Server {
         }
     }
 
-    /// Returns the counts as one line of JSON.
+    /// Returns the counts, and the number of system calls of `context`, as one line of JSON.
     pub fn report(&self, context: &dyn Context) -> String {
         self.counts.report(context)
     }
 
-    /// Waits for requests, and queues an answer to each.
+    /// Waits for requests, and queues an answer to each request.
     pub fn cycle(&mut self, context: &mut dyn Context, wait: Wait) -> io::Result<()> {
         context.sync(&mut self.list, wait)?;
         self.counts.add_cycle(self.list.len());
@@ -173,6 +180,7 @@ impl Server {
         Ok(())
     }
 
+    /// Processes entry `at` of the list: its requests, the end of its stream, or its failure.
     fn handle(&mut self, context: &mut dyn Context, list: &mut ReadyList, at: usize) {
         let entry = list.entry(at);
         let place = entry.descriptor.0 as usize;
@@ -204,7 +212,7 @@ impl Server {
         self.send_answers(context, entry.descriptor);
     }
 
-    /// Sends answers until the context refuses a buffer or none is left.
+    /// Sends answers until the context refuses a buffer, no buffer is free or no answer remains.
     fn send_answers(&mut self, context: &mut dyn Context, descriptor: Descriptor) {
         let place = descriptor.0 as usize;
         let Some(client) = self.clients.get_mut(place).and_then(Option::as_mut) else {
@@ -230,19 +238,20 @@ impl Server {
 }
 
 impl Client {
-    /// Adds the answer to a request. `report` returns the answer to `GET /counters`.
+    /// Adds the answer to a request. `report` returns the body of the answer to `GET /counters`.
     fn answer(&mut self, request: &[u8], report: impl Fn() -> String) {
-        let text = std::str::from_utf8(request).unwrap_or_default();
-        self.closes |= is_last(text);
+        let is_last = memmem::find(request, b"Connection: close").is_some();
+        self.closes |= is_last;
         self.answers
-            .push_back(match text.starts_with("GET /counters ") {
+            .push_back(match request.starts_with(b"GET /counters ") {
                 true => Answer::of_report(&report()),
-                false => Answer::to(text),
+                false => Answer::to(request, is_last),
             });
     }
 
     /// Returns the next buffer to send: the refused buffer, or a new buffer with bytes of the
-    /// answers. Adds the number of answers that end in the buffer to `done`.
+    /// answers. Adds to `done` the number of answers whose last byte is in the new buffer. Returns
+    /// `None` if there is no answer or no free buffer.
     fn next_buffer(
         &mut self,
         context: &mut dyn Context,
@@ -266,9 +275,11 @@ impl Client {
     }
 }
 
-/// Returns true if the request has the header `Connection: close`.
-fn is_last(request: &str) -> bool {
-    request.contains("Connection: close")
+/// Returns the number that is the path of a `GET` request. Returns `None` if the path is no number.
+fn length_in_path(request: &[u8]) -> Option<usize> {
+    let path = request.strip_prefix(b"GET /")?;
+    let end = memchr2(b' ', b'?', path)?;
+    str::from_utf8(&path[..end]).ok()?.parse().ok()
 }
 
 /// Returns true if `data` is exactly one request head.
@@ -278,6 +289,5 @@ fn is_whole(data: &[u8]) -> bool {
 
 /// Returns the offset at which the first request head in `data` ends.
 fn end_of_head(data: &[u8]) -> Option<usize> {
-    let found = data.windows(4).position(|window| window == b"\r\n\r\n")?;
-    Some(found + 4)
+    Some(memmem::find(data, b"\r\n\r\n")? + 4)
 }
