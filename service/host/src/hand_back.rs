@@ -1,11 +1,15 @@
-//! Hands segments without a flow back to the kernel, which may have the connection.
+//! The hand-back: the kernel gets a received segment for which the service has no flow (no
+//! connection in its TCP engine), because the kernel may have the connection.
 //!
-//! A frame of a kernel connection can reach the service in three cases. The frame was in an RX ring
-//! when the kernel accepted the connection. The frame answers a SYN cookie of the kernel. The
-//! kernel accepted the connection while a core of the service did not respond. The service would
-//! answer the segment with a RST. If the driver (the daemon) can inject frames into the kernel, the
-//! kernel gets the segment instead. A kernel without the connection then sends the RST. See
-//! `docs/design/claims.md`.
+//! A frame of a kernel connection can reach the service in three cases:
+//!
+//! - The frame was in an RX ring when the kernel accepted the connection.
+//! - The frame answers a SYN cookie of the kernel.
+//! - The kernel accepted the connection while a core of the service did not respond.
+//!
+//! Without the hand-back, the service would answer the segment with a RST. If the driver (the
+//! daemon) can inject frames into the kernel, the kernel gets the segment instead. A kernel without
+//! the connection then sends the RST. See `docs/design/claims.md`.
 
 use tidelane_engine::SegmentOut;
 use tidelane_wire::{
@@ -23,13 +27,13 @@ use crate::{
 /// Limit of frames that wait for the driver. The service answers further segments with a RST.
 const FRAMES_MAX: usize = 256;
 
-/// The received segments without a flow that wait for the driver. The driver passes these segments
-/// to the kernel.
+/// The received segments that have no flow and that the driver passes to the kernel.
 #[derive(Debug, Default)]
 pub(crate) struct HandBack {
     /// True if the driver can inject frames into the kernel.
     enabled: bool,
-    /// 4-tuples of the segments in the present burst that the kernel gets.
+    /// 4-tuples of the segments that the kernel gets from the present burst. A burst has the frames
+    /// that this core received together from a NIC queue or from another core.
     keys: Vec<FlowKey>,
     /// Frames that wait for the driver.
     frames: Vec<Stray>,
@@ -50,9 +54,10 @@ impl HandBack {
     }
 
     /// Returns true if the kernel gets the received segment that the RST `out` would answer. The
-    /// caller then does not send the RST. The kernel gets only segments from the wire with ACK for
-    /// the port of a listener, and only while there is room. A RST with ACK answers a segment
-    /// without ACK, for example a refused SYN (RFC 9293 §3.10.7.1). The service sends this RST.
+    /// caller then does not send the RST. For the result true, the hand-back must be enabled and
+    /// have room for the frame. The segment must have come from the wire, must have ACK, and must
+    /// be for the port of a listener. A RST with ACK answers a segment without ACK, for example a
+    /// refused SYN (RFC 9293 §3.10.7.1). The service sends this RST.
     #[cold]
     pub(crate) fn takes(&mut self, out: &SegmentOut, listeners: &Listeners) -> bool {
         let port = out.key.local.port;
@@ -71,7 +76,7 @@ impl HandBack {
         self.enabled = true;
     }
 
-    /// Takes the frames for the driver.
+    /// Takes the frames that wait for the driver.
     pub fn take(&mut self) -> Vec<Stray> {
         std::mem::take(&mut self.frames)
     }
@@ -82,18 +87,20 @@ impl HandBack {
         !self.keys.is_empty()
     }
 
-    /// Copies the frames of a processed burst that the kernel gets, and completes the TCP checksums
-    /// of the copies. Asks the driver to take the frames.
+    /// Copies the frames that the kernel gets from a processed burst, and completes the TCP
+    /// checksums of the copies. If no frame waited before, asks the driver to take the frames.
+    /// `partial_allowed` is true if the link may deliver segments with incomplete checksums.
     #[cold]
     pub(crate) fn keep<'a>(
         &mut self,
         frames: impl Iterator<Item = &'a [u8]>,
+        partial_allowed: bool,
         requests: &mut DriverRequests,
     ) {
         let before = self.frames.len();
         for frame in frames {
             if self.frames.len() < FRAMES_MAX
-                && let Some(stray) = Stray::of(frame)
+                && let Some(stray) = Stray::of(frame, partial_allowed)
                 && self.keys.contains(&stray.key)
             {
                 self.frames.push(stray);
@@ -108,9 +115,9 @@ impl HandBack {
 
 impl Stray {
     /// Copies a frame with a TCP segment, and completes the TCP checksum of the copy. Returns
-    /// `None` for other frames. Also returns `None` for a SYN without ACK, because the kernel would
-    /// accept a connection that the service has refused.
-    fn of(frame: &[u8]) -> Option<Self> {
+    /// `None` for other frames, and for a corrupt segment. Also returns `None` for a SYN without
+    /// ACK, because the kernel would accept a connection that the service has refused.
+    fn of(frame: &[u8], partial_allowed: bool) -> Option<Self> {
         let packet = parse_frame(frame).ok()?;
         if packet.protocol != protocol::TCP {
             return None;
@@ -125,8 +132,12 @@ impl Stray {
             local: Endpoint::new(packet.dst, local),
             peer: Endpoint::new(packet.src, peer),
         };
+        let is_ok = |partial| tcp_checksum_ok(packet.src, packet.dst, packet.payload, partial);
+        if !is_ok(partial_allowed) {
+            return None;
+        }
         let mut whole = frame.to_vec();
-        if !tcp_checksum_ok(packet.src, packet.dst, packet.payload, false) {
+        if !is_ok(false) {
             let len = packet.payload.len();
             let start = packet.payload.as_ptr().addr() - frame.as_ptr().addr();
             let pseudo = checksum::pseudo_header(packet.src, packet.dst, protocol::TCP, len as u32);

@@ -43,7 +43,8 @@ pub(crate) struct IpInput {
     siblings: Siblings,
     /// The mux ports.
     mux: PortMux,
-    /// Outcome for each frame that the mux got last, as memory for the next outcomes.
+    /// The outcomes for the frames of an earlier burst. The outcomes of the next burst reuse this
+    /// memory.
     receptions: Vec<Reception>,
     /// Incomplete IP packets, whose fragments have not all arrived.
     fragments: Fragments,
@@ -99,8 +100,8 @@ impl IpInput {
     }
 
     /// Receives one burst from each NIC queue, frames that other cores have handed over, and frames
-    /// of mux ports. Returns true if there was a frame, or if a mux port has a packet for a later
-    /// step because this step gives the mux ports no turns.
+    /// of mux ports. Returns true if there was a frame. If this step gives the mux ports no turns,
+    /// also returns true if a mux port has a packet to send.
     #[inline]
     pub(crate) fn receive<P: PacketIo>(&mut self, now: Instant, stack: &mut Stack<P>) -> bool {
         let mut worked = self.receive_queues(now, stack);
@@ -139,7 +140,8 @@ impl IpInput {
         }
         let io = &mut stack.io;
         if io.hand_back.is_asked() {
-            io.hand_back.keep(burst.iter(), &mut io.requests);
+            let requests = &mut io.requests;
+            io.hand_back.keep(burst.iter(), partial_allowed, requests);
         }
         io.neighbours.end_frames();
         io.counters.in_frames += burst.len() as u64;
@@ -208,7 +210,8 @@ impl IpInput {
             let io = &mut stack.io;
             if io.hand_back.is_asked() {
                 let frames = next.0.frames().map(|(frame, _)| frame);
-                io.hand_back.keep(frames, &mut io.requests);
+                let partial_allowed = next.0.partial_allowed();
+                io.hand_back.keep(frames, partial_allowed, &mut io.requests);
             }
             any = true;
             self.siblings.recycle(next);
@@ -233,7 +236,7 @@ impl IpInput {
         worked
     }
 
-    /// Receives the packets of mux ports for sockets of the service.
+    /// Receives the packets that mux ports have sent to sockets of the service.
     fn receive_from_mux_ports<P: PacketIo>(&mut self, now: Instant, stack: &mut Stack<P>) {
         let Some(frames) = stack.io.links.mux_link().take(MuxQueue::ToEngine) else {
             return;
@@ -316,8 +319,8 @@ impl IpInput {
         }
     }
 
-    /// Sends the batches of frames for other cores. Counts the frames that a busy core does not
-    /// take.
+    /// Sends the batches of frames for other cores. Counts the frames that a busy or ended core
+    /// does not take.
     #[inline]
     fn send_batches<P: PacketIo>(&mut self, stack: &mut Stack<P>) {
         if !self.siblings.is_alone() {
@@ -325,7 +328,8 @@ impl IpInput {
         }
     }
 
-    /// Returns the number of received frames that this core handed over to other cores.
+    /// Returns the number of received frames that this core handed over to other cores, including
+    /// the frames that the other cores did not take.
     pub(crate) fn handed_over(&self) -> u64 {
         self.siblings.handed_over()
     }

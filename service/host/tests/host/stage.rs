@@ -24,8 +24,8 @@ pub const THEIR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
 /// TCP port of the listener.
 pub const PORT: u16 = 80;
 
-/// A host in virtual time. The stage plays the kernel's part, and answers the host's neighbour
-/// requests.
+/// A host in virtual time. The stage plays the part of the kernel: it answers the host's neighbour
+/// requests, which ask for the link address of a neighbour.
 pub struct Stage {
     pub core: Core,
     /// The present virtual time.
@@ -34,9 +34,9 @@ pub struct Stage {
     pub router: MacAddress,
     /// True if the stage answers the host's neighbour requests.
     pub is_resolved: bool,
-    /// Neighbours that the host has asked to resolve.
+    /// Addresses in the host's neighbour requests.
     asked: Vec<IpAddress>,
-    /// Other requests of the host.
+    /// The host's requests that are not neighbour requests.
     others: Vec<HostRequest>,
 }
 
@@ -46,7 +46,7 @@ impl Stage {
         Self::with_core(Core::new())
     }
 
-    /// Makes a stage around this core.
+    /// Makes a stage around `core`.
     pub fn with_core(core: Core) -> Self {
         Self {
             core,
@@ -66,7 +66,7 @@ impl Stage {
     }
 
     /// Advances the time by 5 us, and runs a step of the host. Answers the host's neighbour
-    /// requests, and runs another step after an answer.
+    /// requests. If there was an answer, runs another step.
     pub fn run(&mut self) {
         self.now += Duration::from_micros(5);
         self.core.host.step(self.now);
@@ -93,13 +93,13 @@ impl Stage {
         answered
     }
 
-    /// Returns the host's requests since the last call, except requests for neighbours.
+    /// Returns the host's requests since the last call, except neighbour requests.
     pub fn requests(&mut self) -> Vec<HostRequest> {
         self.ask_kernel();
         std::mem::take(&mut self.others)
     }
 
-    /// Returns the neighbours that the host has asked to resolve since the last call.
+    /// Returns the addresses in the host's neighbour requests since the last call.
     pub fn asked_about(&mut self) -> Vec<IpAddress> {
         self.ask_kernel();
         std::mem::take(&mut self.asked)
@@ -107,6 +107,12 @@ impl Stage {
 
     /// Puts a segment of `from` with the payload `text` into the host's receive queue.
     pub fn send(&mut self, from: IpAddress, header: SegmentHeader, text: &[u8]) {
+        let frame = self.frame(from, header, text);
+        self.core.receives(&frame);
+    }
+
+    /// Returns the frame of a segment of the peer `from`, which comes from the router.
+    pub fn frame(&self, from: IpAddress, header: SegmentHeader, text: &[u8]) -> Vec<u8> {
         let template = HeaderTemplate::new(self.router, OUR_MAC, from, LOCAL)
             .expect("both addresses have one IP version");
         let (start, len) = (template.headers_len(), header.len());
@@ -117,10 +123,11 @@ impl Stage {
         emit_tcp(tcp, &header);
         write_tcp_checksum(tcp, template.pseudo_header(tcp_len), checksum::sum(text));
         frame.extend(text);
-        self.core.receives(&frame);
+        frame
     }
 
-    /// Returns the segments that the host has sent to `from` through the router.
+    /// Takes the frames that the host has sent, all of which must go to the router. Returns the
+    /// headers of the segments to `from`, and discards the other segments.
     pub fn answers(&mut self, from: IpAddress) -> Vec<SegmentHeader> {
         let sent = self.core.sent();
         let answers = sent.iter().filter_map(|frame| {
@@ -132,8 +139,8 @@ impl Stage {
         answers.collect()
     }
 
-    /// Opens a connection from `port`. The last segment of the handshake carries `text`. Returns
-    /// the union of the flags of the host's answers to this segment.
+    /// Opens a connection from `port` of stranger 1. The last segment of the handshake carries
+    /// `text`. Returns the union of the flags of the host's answers to this segment.
     pub fn connect(&mut self, port: u16, text: &[u8]) -> TcpFlags {
         self.shake(port, text);
         self.run();
@@ -144,20 +151,21 @@ impl Stage {
         TcpFlags(flags.fold(0, |all, flags| all | flags))
     }
 
-    /// Opens a connection from `port` up to the last segment of the handshake, which carries
-    /// `text`. This segment stays in the host's receive queue. Returns the segment's header.
+    /// Begins a connection from `port` of stranger 1. Puts the last segment of the handshake, which
+    /// carries `text`, into the host's receive queue, but does not run the host. Returns the header
+    /// of this segment.
     pub fn shake(&mut self, port: u16, text: &[u8]) -> SegmentHeader {
         let mut syn = segment(TcpFlags::SYN, 7, 0);
         syn.src_port = port;
         let answers = self.exchange(stranger(1), syn);
-        assert_eq!(answers.len(), 1, "the SYN from {port} is answered");
+        assert_eq!(answers.len(), 1, "answers to the SYN from {port}");
         let mut ack = segment(TcpFlags::ACK, 8, answers[0].seq.to_u32().wrapping_add(1));
         ack.src_port = port;
         self.send(stranger(1), ack, text);
         ack
     }
 
-    /// Resets the connection from `port`, on which the peer has sent `sent` bytes.
+    /// Resets the connection from `port` of stranger 1, who has sent `sent` bytes of data.
     pub fn reset(&mut self, port: u16, sent: usize) {
         let mut reset = segment(TcpFlags::RST, 8 + sent as u32, 0);
         reset.src_port = port;
@@ -166,8 +174,8 @@ impl Stage {
     }
 }
 
-/// Makes a program that holds the listener. The program has 16 slots (records of connections in the
-/// memory that the program shares with the host), and `rx_len` bytes for receive buffers.
+/// Makes a program with a listener on [`PORT`]. The program has 16 slots (records of connections in
+/// the memory that the program shares with the host), and `rx_len` bytes for receive buffers.
 pub fn listen(host: &mut Host<MemPort>, rx_len: u64) -> (ProgramId, Arc<ProgramRegion>) {
     listen_as(host, rx_len, Credentials::default())
 }
@@ -195,7 +203,7 @@ pub fn listen_as(
     (id, region)
 }
 
-/// Returns a header of a segment to the listener's port.
+/// Returns the header of a segment from port 4242 of a peer to the listener's port.
 pub fn segment(flags: TcpFlags, seq: u32, ack: u32) -> SegmentHeader {
     SegmentHeader {
         src_port: 4242,

@@ -1,6 +1,6 @@
-//! Tests of segments that a host, the stack of one core of the service, receives from peers without
-//! a connection: forged SYNs, timers beside received frames, and segments that may belong to
-//! connections of the kernel.
+//! Tests of segments from *strangers*, peers without an established connection to a host (the stack
+//! of one core of the service). The tests cover forged SYNs, timers that become due while frames
+//! wait, and segments that may belong to connections of the kernel.
 
 use tidelane_host::HostRequest;
 use tidelane_packet_io::BURST_MAX;
@@ -17,9 +17,9 @@ impl Stage {
     }
 }
 
-/// The number of half-open connections is bounded. The host answers further SYNs with SYN cookies.
-/// The host does not ask the kernel to resolve the senders, because the kernel's neighbour table is
-/// small and shared by all programs.
+/// The number of half-open connections is limited. The host answers further SYNs with SYN cookies.
+/// The host does not ask the kernel to resolve the senders (to find their link addresses), because
+/// the kernel's neighbour table is small and shared by all programs.
 #[test]
 fn forged_syns_are_answered_without_neighbour_resolution() {
     let mut stage = Stage::listening();
@@ -42,8 +42,8 @@ fn forged_syns_are_answered_without_neighbour_resolution() {
     assert_eq!(stage.asked_about(), []);
 }
 
-/// A half-open connection of an unresolved peer sends to the link address from which the last SYN
-/// arrived.
+/// While the link address of a peer is not resolved, a half-open connection sends to the link
+/// address from which the most recent SYN arrived.
 #[test]
 fn a_retransmitted_syn_is_answered_at_its_new_link_address() {
     let mut stage = Stage::listening();
@@ -52,7 +52,8 @@ fn a_retransmitted_syn_is_answered_at_its_new_link_address() {
     stage.router = MacAddress([2, 0, 0, 0, 0, 9]);
     stage.now += Duration::from_millis(600);
     assert_eq!(stage.exchange(stranger(1), syn).len(), 1);
-    // A retransmitted SYN,ACK also goes to the new router.
+    // A retransmitted SYN,ACK also goes to the new router. Its timer is late in the first step, and
+    // the host holds late timers back for up to 10 ms.
     for late in [Duration::from_secs(2), Duration::from_millis(20)] {
         stage.now += late;
         stage.run();
@@ -60,8 +61,8 @@ fn a_retransmitted_syn_is_answered_at_its_new_link_address() {
     assert_eq!(stage.answers(stranger(1)).len(), 1);
 }
 
-/// The host asks the kernel to resolve a peer that completes the handshake, after a half-open
-/// connection and after a SYN cookie.
+/// If a peer completes the handshake, the host asks the kernel to resolve the peer. The SYN,ACK may
+/// have come from a half-open connection, or may have been a SYN cookie.
 #[test]
 fn a_peer_that_completes_the_handshake_is_resolved() {
     for half_open in [0, 200] {
@@ -79,7 +80,8 @@ fn a_peer_that_completes_the_handshake_is_resolved() {
     }
 }
 
-/// RFC 7323 §7.1: timestamps reveal neither the clock nor the relation of two peers' timestamps.
+/// RFC 7323 §7.1: a timestamp does not reveal the host's clock, and the timestamps that two peers
+/// get are unrelated.
 /// All connections of one peer see the same clock, whether the SYN,ACK is of a half-open connection
 /// (the first peers) or a SYN cookie (the later peers).
 #[test]
@@ -91,15 +93,15 @@ fn each_peer_sees_a_timestamp_clock_of_its_own() {
         syn.src_port = src_port;
         syn.options = TcpOptions::timestamps(77, 0);
         let answers = stage.exchange(from, syn);
-        let echoed = answers[0].options.timestamps.expect("both have them");
+        let echoed = answers[0].options.timestamps.expect("the answer has them");
         assert_eq!(echoed.tsecr, 77);
         echoed.tsval
     };
     for number in 0..300 {
         let first = tsval(stranger(number), 1000);
         let second = tsval(stranger(number), 1001);
-        // The two exchanges are microseconds apart, and a SYN cookie encodes ECN in the lowest bit
-        // of the TSval.
+        // The two TSvals differ by at most 2: the exchanges are microseconds apart, and a SYN
+        // cookie encodes ECN in the lowest bit of its TSval.
         assert!(
             second.wrapping_sub(first).wrapping_add(2) < 5,
             "{first} {second}"
@@ -114,8 +116,9 @@ fn each_peer_sees_a_timestamp_clock_of_its_own() {
     assert!((15.0..17.0).contains(&each), "{each} of 32 bits differ");
 }
 
-/// While the received bursts are full, the host delays a due timer, because the port may still have
-/// frames that arrived before the timer was due. The timer also runs if frames arrive without end.
+/// After a full burst of received frames, the host delays a due timer, because the port (a NIC
+/// queue) may still have frames that arrived before the timer was due. The delay is limited: the
+/// timer runs even if every burst is full.
 #[test]
 fn frames_in_the_port_are_processed_before_due_timers() {
     for acknowledged in [true, false] {
@@ -144,8 +147,8 @@ fn frames_in_the_port_are_processed_before_due_timers() {
     }
 }
 
-/// A host that has not run for a while holds late timers back for at most 10 ms, because answers
-/// may have arrived in the kernel.
+/// If a host has not run for a while, its timers are late. The host holds late timers back for at
+/// most 10 ms, because the kernel may not have delivered the peers' answers yet.
 #[test]
 fn late_timers_wait_for_the_kernel_to_bring_answers() {
     for answered in [true, false] {
@@ -177,8 +180,8 @@ fn late_timers_wait_for_the_kernel_to_bring_answers() {
     }
 }
 
-/// The kernel may have the connection of a segment without a flow. The kernel gets the frame once,
-/// with a valid checksum, and the host sends no RST.
+/// If a segment to a listener's port has no flow (connection of the host), the kernel may have the
+/// connection. The kernel gets the frame once, with a valid checksum, and the host sends no RST.
 #[test]
 fn the_kernel_gets_segments_without_a_flow_for_a_listeners_port() {
     let mut stage = Stage::listening();
@@ -206,7 +209,7 @@ fn the_kernel_gets_segments_without_a_flow_for_a_listeners_port() {
         [&b"of the kernel's"[..], b"connection"]
     );
     assert!(stage.core.host.take_strays().is_empty());
-    // A SYN is never handed back: the kernel would accept a connection that the service may have
+    // The kernel never gets a SYN, because it would accept a connection that the service may have
     // refused.
     for flags in [TcpFlags::ACK, TcpFlags::SYN] {
         stage.send(stranger(1), segment(flags, 7, 9), &[]);
@@ -214,16 +217,33 @@ fn the_kernel_gets_segments_without_a_flow_for_a_listeners_port() {
     stage.run();
     assert_eq!(stage.core.host.take_strays().len(), 1);
     assert_eq!(stage.answers(stranger(1)).len(), 1, "the service's SYN,ACK");
-    // The host answers a segment to a port without a listener with a RST, because the demux (the
-    // XDP program) has already looked for a socket in the kernel.
+    // If a segment is for a port without a listener, the host answers it with a RST, because the
+    // demux (the XDP program) has already looked for a socket in the kernel.
     let mut elsewhere = segment(TcpFlags::ACK, 7, 9);
     elsewhere.dst_port += 1;
     assert_eq!(stage.exchange(stranger(2), elsewhere).len(), 1);
     assert!(stage.core.host.take_strays().is_empty());
 }
 
+/// A corrupt frame has the 4-tuple of a segment that the kernel gets, and arrives in the same
+/// burst. The kernel does not get the corrupt frame, because the copy would have a valid checksum.
+#[test]
+fn the_kernel_gets_no_corrupt_segment() {
+    let mut stage = Stage::listening();
+    stage.core.host.enable_hand_back();
+    let ack = segment(TcpFlags::ACK, 7, 9);
+    let mut corrupt = stage.frame(stranger(1), ack, b"of the kernel's");
+    *corrupt.last_mut().expect("a byte") ^= 1;
+    stage.core.receives(&corrupt);
+    stage.send(stranger(1), ack, b"connection");
+    stage.run();
+    let strays = stage.core.host.take_strays();
+    let frames: Vec<Vec<u8>> = strays.into_iter().map(|stray| stray.frame).collect();
+    assert_eq!(frames, [stage.frame(stranger(1), ack, b"connection")]);
+}
+
 /// The host keeps at most 256 frames for the kernel, until the daemon takes them by `take_strays`.
-/// The host answers further segments with a RST itself.
+/// The host itself answers further segments with a RST.
 #[test]
 fn segments_beyond_the_queue_for_the_kernel_are_reset() {
     let mut stage = Stage::listening();
