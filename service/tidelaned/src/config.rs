@@ -17,7 +17,7 @@ mod file;
 
 pub use file::{FileConfig, FileError};
 
-/// Number of CPUs in a Linux CPU set.
+/// Number of CPUs that a Linux CPU set (`cpu_set_t`) can contain.
 const CPUS_MAX: usize = 1024;
 
 /// Congestion control algorithms.
@@ -49,7 +49,7 @@ pub enum Ecn {
 pub enum Xdp {
     /// In the NIC driver, or in the kernel's stack if the driver cannot run XDP programs
     Auto,
-    /// In the NIC driver, or not at all
+    /// In the NIC driver; if the driver cannot run XDP programs, the service does not start
     Native,
     /// In the kernel's stack: works with every driver, and is slower
     Generic,
@@ -78,14 +78,15 @@ pub struct Config {
     /// Configuration file. Without this option, /etc/tidelane/NAME.toml
     #[arg(long, value_name = "FILE", value_parser = absolute())]
     pub config: Option<PathBuf>,
-    /// Action if the host has rules that connections would bypass; overrides the configuration file
+    /// Action if the host has firewall rules that the service's connections would bypass; overrides
+    /// the configuration file
     #[arg(long, value_enum, value_name = "MODE")]
     pub firewall: Option<firewall::Mode>,
-    /// Where the XDP program runs that takes the packets
+    /// Place of the XDP program, which redirects packets to the service
     #[arg(long, value_enum, value_name = "MODE", default_value = "auto")]
     pub xdp: Xdp,
-    /// CPUs of the cores (polling threads), one core on each: 1, or 1,3, or 0-3; if absent, there
-    /// is one core, which may run on any CPU
+    /// CPUs of the cores (polling threads), one core on each CPU: 1, or 1,3, or 0-3; if absent,
+    /// there is one core, which may run on any CPU
     #[arg(long, value_name = "LIST", value_parser = parse_cpus)]
     pub cores: Option<CpuList>,
     /// Congestion control of new connections
@@ -94,16 +95,16 @@ pub struct Config {
     /// Explicit Congestion Notification (RFC 3168)
     #[arg(long, value_enum, default_value = "asked")]
     pub ecn: Ecn,
-    /// Stay in the foreground (the only mode; `tidelane up` starts it in the background)
+    /// Stay in the foreground (the only mode; `tidelane up` starts the service in the background)
     #[arg(long)]
     pub foreground: bool,
-    /// Limit of connections of all programs
+    /// Maximum number of connections of all programs together
     #[arg(long, default_value_t = 1 << 17)]
     pub flows_max: u32,
     /// Time in microseconds for which a core polls without work before it sleeps
     #[arg(long, default_value_t = 500)]
     pub spin_us: u64,
-    /// Leave a core file after a crash, which contains the data of all users' connections
+    /// Leave a core file after a crash; the file contains the data of all users' connections
     #[arg(long)]
     pub core_dumps: bool,
 }
@@ -112,7 +113,8 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuList(pub Vec<usize>);
 
-/// Parses a list of CPU numbers and ranges, as `taskset -c` takes it. Ranges have no stride.
+/// Parses a list of CPU numbers and ranges. The format is the format of `taskset -c` without
+/// strides.
 fn parse_cpus(text: &str) -> Result<CpuList, String> {
     let number = |text: &str| match text.trim().parse::<usize>() {
         Ok(cpu) if cpu < CPUS_MAX => Ok(cpu),
@@ -121,13 +123,17 @@ fn parse_cpus(text: &str) -> Result<CpuList, String> {
     let mut cpus = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        cpus.extend(number(first)?..=number(last)?);
+        let (first, last) = (number(first)?, number(last)?);
+        if last < first {
+            return Err(format!("the range {part:?} ends before its start"));
+        }
+        cpus.extend(first..=last);
     }
     let mut sorted = cpus.clone();
     sorted.sort_unstable();
     sorted.dedup();
-    if cpus.is_empty() || sorted.len() < cpus.len() {
-        return Err("a CPU is named twice, or none is".to_owned());
+    if sorted.len() < cpus.len() {
+        return Err("a CPU is named twice".to_owned());
     }
     if cpus.len() > CORES_MAX {
         return Err(format!("at most {CORES_MAX} cores"));
@@ -136,8 +142,8 @@ fn parse_cpus(text: &str) -> Result<CpuList, String> {
 }
 
 /// Returns a parser of paths that makes each path absolute. The service reads the configuration
-/// file again at each reload, and may then read only below the directory that the absolute path
-/// names (see `confine`).
+/// file again at each reload. At that time, Landlock lets the service read only certain
+/// directories. One of them is the directory of this path (see `confine`).
 fn absolute() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(std::path::absolute)
 }
@@ -157,7 +163,8 @@ impl Config {
         }
     }
 
-    /// Returns the engine's configuration for one of the cores.
+    /// Returns the configuration of the engine (the TCP implementation) of each core. The cores
+    /// share `flows_max` equally.
     pub fn engine(&self) -> EngineConfig {
         EngineConfig {
             flows_max: self.flows_max.div_ceil(self.cpus().len() as u32),
@@ -194,6 +201,7 @@ mod tests {
             "1,1",
             "0-2,1",
             "2-0",
+            "3,2-0",
             "0-16",
             "-1",
             "1024",
