@@ -1,9 +1,10 @@
-//! Rules that the TCP segments of Tidelane's stacks must obey, in services and within programs. The
-//! checker keeps its own account of each host's segments, independently of the engine.
+//! Rules for the TCP segments of Tidelane's stacks, both of the stacks in services and of the
+//! stacks within programs. The checker keeps its own account of each host's segments, independently
+//! of the engine.
 //!
 //! The account cannot know which delivered frames the host has processed, because a frame may still
-//! be in the receive queue. Segments of an old connection may also be in flight. The account
-//! therefore accepts a segment that is correct in any possible state.
+//! be in the receive queue. Segments of an old connection may also be in flight. The checker
+//! therefore accepts a segment that is correct in at least one possible state of the host.
 
 mod received;
 
@@ -18,8 +19,9 @@ use tidelane_wire::{
 use crate::ledger::{Violation, violation};
 use received::Received;
 
-/// Number of incarnations of a connection between two endpoints that the account keeps, because
-/// segments of old incarnations may arrive late.
+/// Largest number of incarnations that the account keeps for two endpoints. An incarnation is one
+/// of the successive connections between the two endpoints. Segments of old incarnations may arrive
+/// late.
 const INCARNATIONS_MAX: usize = 4;
 /// Send MSS in bytes for an IPv4 peer that has announced no MSS (RFC 9293 §3.7.1 MUST-15). The
 /// default for IPv6 would be larger, but each stack of a run announces its MSS.
@@ -29,7 +31,7 @@ const MSS_DEFAULT: u32 = 536;
 #[derive(Debug)]
 struct Sent {
     iss: SeqNumber,
-    /// Sequence number after the last sent byte, SYN or FIN.
+    /// Sequence number after the highest byte, SYN or FIN that the host has sent.
     max: SeqNumber,
     /// Window shift that the host's SYN offered.
     wscale: Option<u8>,
@@ -49,13 +51,13 @@ struct Incarnation {
     mss: u32,
     /// Largest right edge of the windows that the peer has advertised. `None` before its first ACK.
     edge: Option<SeqNumber>,
-    /// Latest TSval received.
+    /// Highest TSval received, in the cyclic order of RFC 7323.
     tsval: Option<u32>,
-    /// Sequence number after the peer's FIN.
+    /// Sequence number after the peer's FIN. `None` before the FIN arrives.
     fin: Option<SeqNumber>,
 }
 
-/// Record of one host for all connections between two endpoints.
+/// Record of one host for all successive connections between two endpoints.
 #[derive(Debug, Default)]
 struct End {
     sent: Option<Sent>,
@@ -106,8 +108,9 @@ fn end_of(seg: &Segment<'_>) -> SeqNumber {
     seg.seq.add(seg.len())
 }
 
-/// Returns the shift of the window in `seg`. `own` is the shift that the sender has offered, and
-/// `others` the shift that the receiver has offered.
+/// Returns the number of bits by which the window field of `seg` is shifted left. `own` is the
+/// shift that the sender of `seg` has offered. `others` is the shift that the receiver of `seg` has
+/// offered.
 fn shift(seg: &Segment<'_>, own: Option<u8>, others: Option<u8>) -> u32 {
     if is_syn(seg) {
         return 0;
@@ -117,7 +120,7 @@ fn shift(seg: &Segment<'_>, own: Option<u8>, others: Option<u8>) -> u32 {
 }
 
 impl WireRules {
-    /// Removes the connections of a host when its service restarts.
+    /// Removes the connections of a host when the host's service or stack restarts.
     pub fn forget(&mut self, host: usize) {
         self.ends.retain(|(of, _, _), _| *of != host);
     }
@@ -150,7 +153,8 @@ impl WireRules {
         let Some((key, seg)) = segment(frame) else {
             return Ok(());
         };
-        // A RST takes its sequence number from the segment that it answers (RFC 9293 §3.5.2).
+        // A RST is not checked, because its sequence number may come from the segment that the RST
+        // answers (RFC 9293 §3.5.2).
         if seg.flags.contains(TcpFlags::RST) {
             return Ok(());
         }
@@ -178,9 +182,12 @@ impl End {
     /// Checks a segment that this end sends. Returns the number of new bytes in the segment.
     fn check(&mut self, seg: &Segment<'_>) -> Result<u32, Broken> {
         let Some(sent) = self.follow(seg) else {
-            // A restart of the service has removed the connection's SYN from the account.
+            // A restart of the service or stack has removed the connection's SYN from the account.
             return Ok(0);
         };
+        if let Some(own) = &self.sent {
+            own.check_gap(seg)?;
+        }
         if !seg.flags.contains(TcpFlags::ACK) {
             return Ok(0);
         }
@@ -247,14 +254,19 @@ impl End {
 }
 
 impl Sent {
-    /// Checks that the segment leaves no gap in sequence space, and that the right edge of the
-    /// window does not move back (RFC 9293 §3.8.6 SHLD-14). Window scaling may move the edge by its
-    /// rounding.
-    fn check_window(&mut self, seg: &Segment<'_>, peer: Option<u8>) -> Result<(), Broken> {
+    /// Checks that the segment leaves no gap in sequence space.
+    fn check_gap(&self, seg: &Segment<'_>) -> Result<(), Broken> {
         if seg.seq.after(self.max) {
             let text = format!("{} bytes after SND.NXT", seg.seq.distance_from(self.max));
             return Err(("sequence space has no gaps", text));
         }
+        Ok(())
+    }
+
+    /// Checks that the right edge of the window does not move back (RFC 9293 §3.8.6 SHLD-14). The
+    /// edge may move back by less than one unit of the scaled window, because window scaling
+    /// rounds. `peer` is the shift that the peer has offered.
+    fn check_window(&mut self, seg: &Segment<'_>, peer: Option<u8>) -> Result<(), Broken> {
         if is_syn(seg) && self.edge.is_some() {
             // A retransmitted SYN-ACK repeats the first window without scaling (RFC 7323 §2.2),
             // although later segments may have advertised a larger window.
@@ -354,8 +366,8 @@ impl Incarnation {
         if len == 0 {
             return Ok(());
         }
-        // The announced MSS does not include options. Options reduce the payload of a segment (RFC
-        // 9293 §3.7.1).
+        // The announced MSS is the limit for a segment without options. Options reduce the payload
+        // of a segment (RFC 9293 §3.7.1).
         if len + seg.options.len() as u32 > self.mss {
             let text = format!("{len} and options above {}", self.mss);
             return Err(("a segment is at most the peer's MSS", text));

@@ -1,4 +1,5 @@
-//! Tests of the wire rules, with segments between a host and a fictitious peer.
+//! Tests of the wire rules, which check the TCP segments that a host sends. The peer of the host is
+//! fictitious.
 
 use tidelane_wire::{
     ETHERNET_HEADER_LEN, IpAddress, SegmentHeader, TcpOptions, checksum, emit_tcp,
@@ -68,8 +69,8 @@ fn over_v6(frame: &[u8]) -> Vec<u8> {
 
 const SYN_ACK: TcpFlags = TcpFlags::SYN.union(TcpFlags::ACK);
 
-/// Returns an account of a connection between host 0 (ISS 100) and a peer (ISS 900). The peer's
-/// window is 1,000 bytes, and the peer's MSS is 600 bytes.
+/// Returns wire rules that have seen the SYN of host 0 (ISS 100) and the SYN-ACK of the peer (ISS
+/// 900). The peer's window is 1,000 bytes, and the peer's MSS is 600 bytes.
 fn established() -> WireRules {
     let mut rules = WireRules::default();
     let syn = header(HOST, 100, 0, TcpFlags::SYN);
@@ -82,6 +83,7 @@ fn established() -> WireRules {
     rules
 }
 
+/// Checks a segment of host 0 with `len` bytes of payload. The error is the broken rule's name.
 fn send(rules: &mut WireRules, seq: u32, ack: u32, len: usize) -> Result<(), &'static str> {
     let header = header(HOST, seq, ack, TcpFlags::ACK);
     let frame = frame(HOST, header, &vec![7; len]);
@@ -112,6 +114,11 @@ fn each_violation_names_its_rule() {
     assert_eq!(send(&mut established(), 101, 902, 0), Err(ack));
     let gap = "sequence space has no gaps";
     assert_eq!(send(&mut established(), 102, 901, 10), Err(gap));
+    // The rule also holds after the peer's FIN.
+    let mut rules = established();
+    let fin = header(PEER, 901, 101, TcpFlags::FIN | TcpFlags::ACK);
+    rules.delivered(0, &frame(PEER, fin, &[]));
+    assert_eq!(send(&mut rules, 102, 902, 10), Err(gap));
 }
 
 #[test]
@@ -178,7 +185,7 @@ fn a_syn_ack_that_is_sent_again_does_not_move_the_window_back() {
     for sent in [&again, &scaled, &again] {
         assert_eq!(rules.sent(Instant::ZERO, 0, sent), Ok(()));
     }
-    // The scaled window must not shrink even after the retransmission.
+    // The rule for the scaled window still applies after the retransmission of the SYN-ACK.
     let mut narrow = header(HOST, 101, 901, TcpFlags::ACK);
     narrow.wnd = 500;
     let refused = rules.sent(Instant::ZERO, 0, &frame(HOST, narrow, &[]));
@@ -230,7 +237,7 @@ fn a_stream_may_exceed_the_sequence_space() {
         seq = seq.wrapping_add(LEN);
         assert!(incarnation.allows(&segment(101, seq, &[])).is_ok());
     }
-    // A distant sequence number belongs to another incarnation.
+    // A segment half of the sequence space away does not move the end of the received range.
     incarnation.record(&segment(seq.wrapping_add(1 << 31), 101, &payload), None);
     assert_eq!(
         incarnation.received.first_end(),
