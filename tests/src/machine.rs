@@ -1,4 +1,5 @@
-//! The machine and the commit of a benchmark, for its result file, and the median of its rounds.
+//! Functions for the result file of a benchmark: a description of the machine, the commit, and the
+//! median of the rounds.
 
 use std::{fs, process::Command};
 
@@ -28,7 +29,7 @@ pub fn describe() -> String {
 }
 
 /// Returns the abbreviated commit of the source tree, or `unknown`. The commit has the suffix
-/// `-dirty` if tracked files other than result files have changed.
+/// `-dirty` if a file that git tracks has changed. Results and notes of benchmarks do not count.
 pub fn commit() -> String {
     let git = |arguments: &[&str]| {
         let output = Command::new("git")
@@ -43,15 +44,10 @@ pub fn commit() -> String {
         return "unknown".to_owned();
     };
     let changed = git(&["status", "--porcelain", "--untracked-files=no"]).unwrap_or_default();
-    // Result files do not influence a benchmark, so their changes do not count.
-    let kept = [
-        "bench/figures/",
-        "bench/programs/result.json",
-        "bench/programs/TABLE.md",
-        "bench/suites/result.json",
-        "bench/suites/TABLE.md",
-    ];
-    let is_kept = |line: &str| kept.iter().any(|place| line.contains(place));
+    // Results and notes do not influence a benchmark, so their changes do not count. Plans do.
+    let kept = ["/result.json", "/plot.svg", "/NOTE.md", "/TABLE.md"];
+    let is_kept =
+        |line: &str| line.contains(" bench/") && kept.iter().any(|file| line.ends_with(file));
     let dirty = changed.lines().any(|line| !is_kept(line));
     if dirty {
         format!("{commit}-dirty")
