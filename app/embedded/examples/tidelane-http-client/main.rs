@@ -29,6 +29,9 @@ mod response;
 const CLOSING_PORTS: usize = 512;
 /// Length in bytes of each packet ring of the mux port.
 const RING_LEN: u32 = 1 << 20;
+/// Number of events after which the client sends, so that the server works while the client
+/// handles the next events.
+const EVENTS_PER_FLUSH: u32 = 8;
 /// Largest number of bytes that one call reads.
 const READ_LEN: usize = 64 << 10;
 
@@ -52,6 +55,10 @@ struct Options {
     /// Length of the body of each response in bytes
     #[arg(long, default_value_t = 64)]
     bytes: usize,
+    /// Microseconds for which the client polls the packet rings before it sleeps, unless the
+    /// service runs on the same CPU
+    #[arg(long, default_value_t = 200)]
+    spin_us: u64,
     /// Use a new connection for each request
     #[arg(long)]
     close: bool,
@@ -77,6 +84,7 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> io::Result<u64> {
     let mut port = Port::open(&PortConfig {
         ring_len: RING_LEN,
+        spin: time::Duration::from_micros(options.spin_us),
         ..PortConfig::new("tidelane-http-client")
     })?;
     let count = match options.close {
@@ -179,6 +187,7 @@ impl Client {
         let mut buffer = vec![0; READ_LEN];
         while now() < end {
             let received = self.stack.poll_input(now());
+            let mut handled = 0;
             while let Some(event) = self.stack.next_event() {
                 match event {
                     Event::Connected(connection) => self.send(connection),
@@ -187,6 +196,10 @@ impl Client {
                         self.end(connection, &format!("{cause:?}"))?
                     }
                     Event::Writable(_) | Event::Urgent(_) | Event::Incoming(_) => {}
+                }
+                handled += 1;
+                if handled % EVENTS_PER_FLUSH == 0 {
+                    self.stack.flush();
                 }
             }
             self.stack.flush();
