@@ -136,6 +136,34 @@ struct Client {
     closes: bool,
 }
 
+/// The texts for which the server searches in requests, prepared for the search.
+#[derive(Debug)]
+struct Search {
+    /// The end of a request head.
+    head_end: memmem::Finder<'static>,
+    /// The header field by which a client asks for the end of the connection.
+    close: memmem::Finder<'static>,
+}
+
+impl Search {
+    fn new() -> Self {
+        Self {
+            head_end: memmem::Finder::new("\r\n\r\n"),
+            close: memmem::Finder::new("Connection: close"),
+        }
+    }
+
+    /// Returns true if `data` is exactly one request head.
+    fn is_whole(&self, data: &[u8]) -> bool {
+        self.end_of_head(data) == Some(data.len())
+    }
+
+    /// Returns the offset at which the first request head in `data` ends.
+    fn end_of_head(&self, data: &[u8]) -> Option<usize> {
+        Some(self.head_end.find(data)? + self.head_end.needle().len())
+    }
+}
+
 /// An HTTP server, with its clients and its counts.
 #[derive(Debug)]
 pub struct Server {
@@ -146,6 +174,7 @@ pub struct Server {
     list: ReadyList,
     /// Content of the longest body. Each body is a prefix of this content.
     pattern: Vec<u8>,
+    search: Search,
     counts: Counts,
 }
 
@@ -156,6 +185,7 @@ impl Server {
             waiting: Vec::new(),
             list: ReadyList::new(),
             pattern: (0..BODY_LEN_MAX).map(|at| b'a' + (at % 26) as u8).collect(),
+            search: Search::new(),
             counts: Counts::default(),
         }
     }
@@ -187,20 +217,20 @@ impl Server {
         if place >= self.clients.len() {
             self.clients.resize_with(place + 1, || None);
         }
-        let counts = self.counts;
+        let (counts, search) = (self.counts, &self.search);
         let report = || counts.report(context);
         let mut client = self.clients[place].take().unwrap_or_default();
         while let Some(buffer) = list.take_next(at) {
-            match client.request.is_empty() && is_whole(buffer.payload()) {
+            match client.request.is_empty() && search.is_whole(buffer.payload()) {
                 // Avoid a copy: a request usually arrives as one segment in one buffer.
-                true => client.answer(buffer.payload(), report),
+                true => client.answer(buffer.payload(), search, report),
                 false => client.request.extend_from_slice(buffer.payload()),
             }
         }
-        while let Some(end) = end_of_head(&client.request) {
+        while let Some(end) = search.end_of_head(&client.request) {
             let rest = client.request.split_off(end);
             let request = std::mem::replace(&mut client.request, rest);
-            client.answer(&request, report);
+            client.answer(&request, search, report);
         }
         // A client that has sent its FIN still receives the answers.
         client.closes |= entry.events.intersects(Events::END);
@@ -239,8 +269,8 @@ impl Server {
 
 impl Client {
     /// Adds the answer to a request. `report` returns the body of the answer to `GET /counters`.
-    fn answer(&mut self, request: &[u8], report: impl Fn() -> String) {
-        let is_last = memmem::find(request, b"Connection: close").is_some();
+    fn answer(&mut self, request: &[u8], search: &Search, report: impl Fn() -> String) {
+        let is_last = search.close.find(request).is_some();
         self.closes |= is_last;
         self.answers
             .push_back(match request.starts_with(b"GET /counters ") {
@@ -280,14 +310,4 @@ fn length_in_path(request: &[u8]) -> Option<usize> {
     let path = request.strip_prefix(b"GET /")?;
     let end = memchr2(b' ', b'?', path)?;
     str::from_utf8(&path[..end]).ok()?.parse().ok()
-}
-
-/// Returns true if `data` is exactly one request head.
-fn is_whole(data: &[u8]) -> bool {
-    end_of_head(data) == Some(data.len())
-}
-
-/// Returns the offset at which the first request head in `data` ends.
-fn end_of_head(data: &[u8]) -> Option<usize> {
-    Some(memmem::find(data, b"\r\n\r\n")? + 4)
 }
