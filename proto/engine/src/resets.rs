@@ -91,7 +91,7 @@ pub fn randomized_limit(secret: &Secret, second: u64, limit: u32) -> u32 {
         return limit;
     }
     let noise = secret.hash(second) as u32;
-    limit.div_ceil(2) + noise % limit.max(1)
+    limit.div_ceil(2).saturating_add(noise % limit.max(1))
 }
 
 #[cfg(test)]
@@ -122,6 +122,17 @@ mod tests {
         assert_eq!(taken(&mut resets, peer(4), 30), 10);
         resets.begin_second(2, 100);
         assert_eq!(taken(&mut resets, peer(1), 30), 30);
+    }
+
+    #[test]
+    fn a_randomized_limit_is_at_least_half_of_the_limit() {
+        for limit in [1, 100, u32::MAX - 1] {
+            for second in 0..100 {
+                let randomized = randomized_limit(&SECRET, second, limit);
+                assert!(randomized >= limit / 2, "{randomized} for {limit}");
+            }
+        }
+        assert_eq!(randomized_limit(&SECRET, 1, u32::MAX), u32::MAX);
     }
 
     #[test]

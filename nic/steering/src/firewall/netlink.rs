@@ -57,7 +57,10 @@ pub(super) fn dump(
         send(&socket, &request(kind, sequence, body), SendFlags::empty())?;
         let mut dump = Dump::new(sequence);
         while !dump.done {
-            let (len, whole) = recv(&socket, &mut buffer[..], RecvFlags::TRUNC)?;
+            let (len, whole) = match recv(&socket, &mut buffer[..], RecvFlags::TRUNC) {
+                Err(Errno::INTR) => continue,
+                received => received?,
+            };
             if whole > len {
                 return Err(malformed());
             }
