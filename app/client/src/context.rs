@@ -10,6 +10,7 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use tidelane_abi::{ControlRequest, OpenOptions, control_request, data_request};
@@ -367,9 +368,16 @@ impl Context {
         self.session.page.may_run_on(cpu)
     }
 
-    /// Returns true if all cores of the service sleep, so that spinning is useless.
-    pub fn cores_sleep(&self) -> bool {
-        self.session.page.all_cores_sleep()
+    /// Returns true if a thread on `cpu` should poll before it sleeps: a core is awake, and no core
+    /// may run on `cpu`.
+    pub fn should_poll(&self, cpu: Option<u32>) -> bool {
+        self.session.page.should_poll(cpu)
+    }
+
+    /// Polls for an event for at most `time`. Looks only once if this thread should not poll
+    /// ([`should_poll`](Self::should_poll)). Returns true if an event has arrived.
+    pub fn poll_for(&self, time: Duration) -> bool {
+        self.session.page.poll(time, || self.has_events())
     }
 
     /// Tells the service on which CPU this context's thread runs. `None` means that the CPU is

@@ -17,7 +17,7 @@
 //! [`DirectContext`]: tidelane_direct::DirectContext
 #![forbid(unsafe_code)]
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr};
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use tidelane_direct::{DirectContext, DirectOptions, FnTime};
@@ -102,7 +102,7 @@ pub fn open(options: &PortOptions) -> io::Result<impl Context> {
     let mut secret = [0; 16];
     getrandom(&mut secret, GetRandomFlags::empty())?;
     let direct = options.direct_options(secret, port.mac());
-    let wait = FnTime::new(|port: &mut Port, limit: Option<Duration>| port.wait(limit));
+    let wait = FnTime::new(Port::wait);
     DirectContext::open(&direct, port, wait)
 }
 

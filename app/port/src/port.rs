@@ -8,13 +8,12 @@ use std::{
     net::{IpAddr, SocketAddr},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    thread::sched_getcpu,
 };
 use tidelane_abi::{
     message,
@@ -39,9 +38,6 @@ const SOCKET_PATH: &str = "/run/tidelane/default/control.sock";
 const RING_LEN: u32 = 256 << 10;
 /// Default of [`PortConfig::spin`], as in the other libraries of the service.
 const SPIN: Duration = Duration::from_micros(20);
-/// Number of looks at the packet rings between two looks at the clock, while a wait polls.
-const LOOKS: u32 = 16;
-
 /// The parameters of a mux port that the program chooses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
@@ -251,7 +247,8 @@ impl Port {
         if self.ends.are_closed() {
             return Err(aborted());
         }
-        if self.poll_rings(limit) {
+        let spin = limit.map_or(self.spin, |limit| limit.min(self.spin));
+        if self.page.poll(spin, || self.ends.have_frames()) {
             return Ok(());
         }
         let woken = match self.ends.prepare_to_sleep() {
@@ -260,30 +257,6 @@ impl Port {
         };
         self.cancel_sleep();
         woken
-    }
-
-    /// Polls the packet rings until a frame arrives, for the spin time and for `limit` at most.
-    /// Looks only once if the poll would delay a core, or if all cores sleep. Returns true if
-    /// frames have arrived.
-    fn poll_rings(&self, limit: Option<Duration>) -> bool {
-        if self.ends.have_frames() {
-            return true;
-        }
-        let spin = limit.map_or(self.spin, |limit| limit.min(self.spin));
-        let is_useless = || self.page.all_cores_sleep();
-        if spin.is_zero() || is_useless() || self.page.may_run_on(Some(sched_getcpu() as u32)) {
-            return false;
-        }
-        let start = Instant::now();
-        while start.elapsed() < spin {
-            for _ in 0..LOOKS {
-                if self.ends.have_frames() {
-                    return true;
-                }
-                std::hint::spin_loop();
-            }
-        }
-        false
     }
 
     /// Sleeps until the doorbell rings, the service is gone, `limit` has passed, or a signal

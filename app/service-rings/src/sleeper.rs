@@ -108,28 +108,12 @@ impl Sleeper {
         self.calls
     }
 
-    /// Polls the rings for the spin time, until `deadline` at most. Checks the rings only once if a
-    /// core (a polling thread of the service) may run on the same CPU, or if all cores sleep.
-    /// Returns true if an event has arrived.
+    /// Polls the rings for the spin time, until `deadline` at most. Looks only once if a core (a
+    /// polling thread of the service) may run on the same CPU, or if all cores sleep. Returns true
+    /// if an event has arrived.
     pub fn spin(&self, context: &Context, deadline: Option<Duration>) -> bool {
-        let cpu = sched_getcpu() as u32;
-        if context.has_events() {
-            return true;
-        }
-        if context.shares_cpu(Some(cpu)) || context.cores_sleep() {
-            return false;
-        }
-        let end = now() + self.spin;
-        let end = deadline.map_or(end, |deadline| deadline.min(end));
-        while now() < end {
-            for _ in 0..16 {
-                if context.has_events() {
-                    return true;
-                }
-                std::hint::spin_loop();
-            }
-        }
-        false
+        let left = deadline.map(|deadline| deadline.saturating_sub(now()));
+        context.poll_for(left.map_or(self.spin, |left| left.min(self.spin)))
     }
 
     /// Sleeps until an event arrives, or until `deadline`. Does not sleep if events are pending, if

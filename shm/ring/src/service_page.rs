@@ -3,8 +3,12 @@
 //! the route table, which programs read under a sequence lock. The table tells a program whether
 //! the service or the kernel handles connections to a destination.
 
-use std::sync::atomic::{Ordering, fence};
+use std::{
+    sync::atomic::{Ordering, fence},
+    time::{Duration, Instant},
+};
 
+use rustix::thread::sched_getcpu;
 use tidelane_abi::{CoreLine, ROUTES_MAX, RouteEntry};
 
 use crate::ServicePageMap;
@@ -37,6 +41,8 @@ pub enum RoutesError {
 /// Largest number of attempts of a lookup to read the table while the service does not write it.
 /// After these attempts, the lookup assumes that the service died during a write.
 const ATTEMPTS_MAX: u32 = 1000;
+/// Number of times that a poll looks for work between two looks at the clock.
+const CALLS_PER_CLOCK_READ: u32 = 16;
 
 impl ServicePageMap {
     /// Returns true if a core of the service may run on `cpu`, so that a thread that polls on `cpu`
@@ -55,6 +61,34 @@ impl ServicePageMap {
     pub fn all_cores_sleep(&self) -> bool {
         self.lines()
             .all(|line| line.needs_wakeup.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Returns true if a thread on `cpu` should poll before it sleeps: a core is awake, and no core
+    /// may run on `cpu`.
+    pub fn should_poll(&self, cpu: Option<u32>) -> bool {
+        !self.all_cores_sleep() && !self.may_run_on(cpu)
+    }
+
+    /// Polls with `found` for at most `time`, until `found` returns true. Calls `found` only once
+    /// if this thread should not poll ([`should_poll`](Self::should_poll)). Returns true if `found`
+    /// did.
+    pub fn poll(&self, time: Duration, mut found: impl FnMut() -> bool) -> bool {
+        if found() {
+            return true;
+        }
+        if time.is_zero() || !self.should_poll(Some(sched_getcpu() as u32)) {
+            return false;
+        }
+        let start = Instant::now();
+        while start.elapsed() < time {
+            for _ in 0..CALLS_PER_CLOCK_READ {
+                if found() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        false
     }
 
     /// Returns the lines of all cores.

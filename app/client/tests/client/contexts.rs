@@ -184,9 +184,9 @@ fn the_doorbell_is_rung_only_when_a_core_sleeps() {
     context.assign(1);
     context.flush();
     assert_eq!(rung(), 0);
-    assert!(!context.cores_sleep());
+    assert!(!service.page.all_cores_sleep());
     core.needs_wakeup.store(1, Ordering::Relaxed);
-    assert!(context.cores_sleep());
+    assert!(service.page.all_cores_sleep());
     context.flush();
     assert_eq!(rung(), 0, "nothing was published");
     context.assign(1);

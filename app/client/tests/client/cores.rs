@@ -81,7 +81,7 @@ fn requests_about_a_slot_ring_only_its_core() {
     for line in (0..CORES).map(|core| service.page.core(core).unwrap()) {
         line.needs_wakeup.store(1, Ordering::Relaxed);
     }
-    assert!(service.context.cores_sleep());
+    assert!(service.page.all_cores_sleep());
     let last = service.cores[2].first_slot + 1;
     let view = service.region.slot(last).unwrap();
     view.service().generation.store(1, Ordering::Relaxed);

@@ -387,7 +387,7 @@ impl Channel {
         let Some(context) = &ring.context else {
             return false;
         };
-        !context.shares_cpu(sys::current_cpu()) && !context.cores_sleep()
+        context.should_poll(sys::current_cpu())
     }
 
     /// Polls with `poll` for `spin_ns` of the settings, but at most for `left_ns`.
