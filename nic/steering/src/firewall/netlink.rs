@@ -4,23 +4,22 @@
 //! An operator may rely on a hook, and would not learn about a hook that the search misses. A
 //! message that cannot be parsed is therefore an error, and never skipped.
 
-use std::{io, time::Duration};
+use std::io;
 
 use rustix::{
     io::Errno,
     net::{
-        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, netlink,
-        netlink::SocketAddrNetlink, recv, send, socket_with, sockopt,
+        AddressFamily, SendFlags, SocketFlags, SocketType, bind, netlink,
+        netlink::SocketAddrNetlink, send, socket_with,
     },
 };
+
+use crate::answers::{ANSWER_WAIT_MAX, limit_wait, receive_part};
 
 /// Length of the receive buffer in bytes. The kernel fills at most 32 KiB at a time.
 const BUFFER_LEN: usize = 64 << 10;
 /// Largest number of attempts to get a dump that no change of the kernel's tables interrupts.
 const DUMPS_MAX: usize = 8;
-/// Longest wait for one part of an answer. The kernel answers immediately, and a lost answer must
-/// not block the thread forever.
-const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Length of `struct nlmsghdr` in bytes.
 const HEADER_LEN: usize = 16;
 
@@ -51,16 +50,13 @@ pub(super) fn dump(
         socket => socket?,
     };
     bind(&socket, &SocketAddrNetlink::new(0, 0))?;
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER_MAX))?;
+    limit_wait(&socket, ANSWER_WAIT_MAX)?;
     let mut buffer = vec![0; BUFFER_LEN];
     for sequence in 1..=DUMPS_MAX as u32 {
         send(&socket, &request(kind, sequence, body), SendFlags::empty())?;
         let mut dump = Dump::new(sequence);
         while !dump.done {
-            let (len, whole) = match recv(&socket, &mut buffer[..], RecvFlags::TRUNC) {
-                Err(Errno::INTR) => continue,
-                received => received?,
-            };
+            let (len, whole) = receive_part(&socket, &mut buffer)?;
             if whole > len {
                 return Err(malformed());
             }
