@@ -133,11 +133,12 @@ impl Stray {
             peer: Endpoint::new(packet.src, peer),
         };
         let is_ok = |partial| tcp_checksum_ok(packet.src, packet.dst, packet.payload, partial);
-        if !is_ok(partial_allowed) {
+        let is_complete = is_ok(false);
+        if !is_complete && !is_ok(partial_allowed) {
             return None;
         }
         let mut whole = frame.to_vec();
-        if !is_ok(false) {
+        if !is_complete {
             let len = packet.payload.len();
             let start = packet.payload.as_ptr().addr() - frame.as_ptr().addr();
             let pseudo = checksum::pseudo_header(packet.src, packet.dst, protocol::TCP, len as u32);
