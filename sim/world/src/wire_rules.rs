@@ -181,13 +181,10 @@ type Broken = (&'static str, String);
 impl End {
     /// Checks a segment that this end sends. Returns the number of new bytes in the segment.
     fn check(&mut self, seg: &Segment<'_>) -> Result<u32, Broken> {
-        let Some(sent) = self.follow(seg) else {
+        let Some(sent) = self.follow(seg)? else {
             // A restart of the service or stack has removed the connection's SYN from the account.
             return Ok(0);
         };
-        if let Some(own) = &self.sent {
-            own.check_gap(seg)?;
-        }
         if !seg.flags.contains(TcpFlags::ACK) {
             return Ok(0);
         }
@@ -228,9 +225,10 @@ impl End {
         Ok(sent)
     }
 
-    /// Records the sequence numbers of a sent segment. Returns the number of new bytes, in which a
-    /// FIN counts as one byte. Returns `None` if the SYN of the connection is unknown.
-    fn follow(&mut self, seg: &Segment<'_>) -> Option<u32> {
+    /// Records the sequence numbers of a sent segment, and checks that the segment leaves no gap in
+    /// sequence space. Returns the number of new bytes, in which a FIN counts as one byte. Returns
+    /// `None` if the SYN of the connection is unknown.
+    fn follow(&mut self, seg: &Segment<'_>) -> Result<Option<u32>, Broken> {
         let known = self.sent.as_ref().is_some_and(|sent| sent.iss == seg.seq);
         if is_syn(seg) && !known {
             self.sent = Some(Sent {
@@ -240,29 +238,24 @@ impl End {
                 edge: None,
             });
         }
-        let sent = self.sent.as_mut()?;
+        let Some(sent) = &mut self.sent else {
+            return Ok(None);
+        };
+        if seg.seq.after(sent.max) {
+            let text = format!("{} bytes after SND.NXT", seg.seq.distance_from(sent.max));
+            return Err(("sequence space has no gaps", text));
+        }
         let end = end_of(seg);
         if !end.after(sent.max) {
-            return Some(0);
+            return Ok(Some(0));
         }
         let new = end.distance_from(sent.max);
-        if seg.seq.at_or_before(sent.max) {
-            sent.max = end;
-        }
-        Some(new)
+        sent.max = end;
+        Ok(Some(new))
     }
 }
 
 impl Sent {
-    /// Checks that the segment leaves no gap in sequence space.
-    fn check_gap(&self, seg: &Segment<'_>) -> Result<(), Broken> {
-        if seg.seq.after(self.max) {
-            let text = format!("{} bytes after SND.NXT", seg.seq.distance_from(self.max));
-            return Err(("sequence space has no gaps", text));
-        }
-        Ok(())
-    }
-
     /// Checks that the right edge of the window does not move back (RFC 9293 §3.8.6 SHLD-14). The
     /// edge may move back by less than one unit of the scaled window, because window scaling
     /// rounds. `peer` is the shift that the peer has offered.
