@@ -22,6 +22,8 @@ use tidelane_port::{Port, PortConfig};
 
 use crate::response::Response;
 
+#[path = "../tidelane-http/alphabet.rs"]
+mod alphabet;
 mod response;
 
 /// Smallest number of local TCP ports with `--close`. The client uses the TCP ports in turn, so

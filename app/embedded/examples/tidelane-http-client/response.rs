@@ -5,19 +5,10 @@ use std::io;
 
 use memchr::memmem;
 
+use crate::alphabet::PAGE;
+
 /// Longest incomplete head of a response, in bytes.
 const HEAD_LEN_MAX: usize = 1024;
-/// The start of the longest body, which repeats the letters `a` to `z`. The length is a multiple of
-/// 26.
-static PATTERN: [u8; 26 * 64] = {
-    let mut pattern = [0; 26 * 64];
-    let mut at = 0;
-    while at < pattern.len() {
-        pattern[at] = b'a' + (at % 26) as u8;
-        at += 1;
-    }
-    pattern
-};
 
 /// State of a response that is being received.
 #[derive(Debug)]
@@ -48,24 +39,14 @@ impl Response {
             return self.receive_body(bytes);
         };
         let before = head.len();
-        // The head usually arrives as a whole, and then needs no copy.
-        let whole = match before {
-            0 => bytes,
-            _ => {
-                head.extend_from_slice(bytes);
-                head.as_slice()
-            }
-        };
-        let Some(end) = memmem::find(whole, b"\r\n\r\n") else {
-            if before == 0 {
-                head.extend_from_slice(bytes);
-            }
+        head.extend_from_slice(bytes);
+        let Some(end) = memmem::find(head, b"\r\n\r\n") else {
             return match head.len() > HEAD_LEN_MAX {
                 true => Err(invalid("the head of a response has no end")),
                 false => Ok(()),
             };
         };
-        if !whole.starts_with(b"HTTP/1.1 200 ") {
+        if !head.starts_with(b"HTTP/1.1 200 ") {
             return Err(invalid("the status of a response is not 200"));
         }
         self.head = None;
@@ -79,7 +60,7 @@ impl Response {
         }
         let mut rest = bytes;
         while !rest.is_empty() {
-            let expected = &PATTERN[self.received % 26..];
+            let expected = &PAGE[self.received % 26..];
             let (part, later) = rest.split_at(rest.len().min(expected.len()));
             if part != &expected[..part.len()] {
                 return Err(wrong());

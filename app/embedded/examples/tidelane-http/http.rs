@@ -6,22 +6,13 @@ use std::{collections::HashMap, hash::Hash, io::Write};
 
 use memchr::memmem;
 
+use crate::alphabet::PAGE;
+
 /// Limit in bytes of a client's unanswered requests. If a client exceeds the limit, the server
 /// closes the client's connection.
 const REQUEST_LEN_MAX: usize = 8192;
 /// Largest body in bytes.
 const BODY_LEN_MAX: usize = 64 << 20;
-/// The letters `a` to `z`, repeated. A body consists of copies of this page. The last copy may be
-/// incomplete.
-const PAGE: [u8; 26 * 256] = {
-    let mut page = [0; 26 * 256];
-    let mut at = 0;
-    while at < page.len() {
-        page[at] = b'a' + (at % 26) as u8;
-        at += 1;
-    }
-    page
-};
 /// Largest number of rounds in which the server serves one connection before it serves other
 /// connections. In a round, the server reads until no data remains or more than [`REQUEST_LEN_MAX`]
 /// bytes are unanswered, and writes responses.

@@ -6,6 +6,7 @@
 //! an address of the service's interface. The kernel and other programs use this address, too. With
 //! `--kernel`, the same server runs on the kernel's sockets.
 
+mod alphabet;
 mod http;
 mod kernel;
 mod service;
