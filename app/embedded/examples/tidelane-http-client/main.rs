@@ -7,7 +7,7 @@
 //! the service copies the packets from one mux port to the other.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     io,
     net::{IpAddr, SocketAddr},
     process::ExitCode,
@@ -15,6 +15,7 @@ use std::{
 };
 
 use clap::Parser;
+use foldhash::{HashMap, HashMapExt};
 use tidelane_embedded::{
     Connection, Duration, Endpoint, Event, Instant, IpAddress, MacAddress, Stack, StackConfig,
 };

@@ -2,9 +2,10 @@
 //! Stacks", 2014). The body of the response to a GET of `/N` has N bytes. The server uses the trait
 //! [`Sockets`], which the embedded stack and the kernel's sockets implement.
 
-use std::{collections::HashMap, hash::Hash, io::Write};
+use std::hash::Hash;
 
-use memchr::memmem;
+use foldhash::{HashMap, HashMapExt};
+use memchr::memchr_iter;
 
 use crate::alphabet::PAGE;
 
@@ -63,8 +64,9 @@ pub struct Server<S: Sockets> {
     more: Vec<S::Connection>,
     /// Buffer into which each read copies received data.
     read_buffer: Box<[u8]>,
-    /// Empty vector. The responses of the next client reuse its memory.
-    spare_response: Vec<u8>,
+    /// Client without a connection. The next client that has requests and responses reuses the
+    /// memory of the two empty vectors.
+    spare: Client,
     /// Number of answered requests. The final bytes of some answers may still be unsent.
     pub responses: u64,
 }
@@ -77,7 +79,7 @@ impl<S: Sockets> Server<S> {
             clients: HashMap::new(),
             more: Vec::new(),
             read_buffer: vec![0; READ_LEN].into_boxed_slice(),
-            spare_response: Vec::new(),
+            spare: Client::default(),
             responses: 0,
         }
     }
@@ -128,6 +130,7 @@ impl<S: Sockets> Server<S> {
         let Some(client) = self.clients.get_mut(&connection) else {
             return false;
         };
+        client.take_memory(&mut self.spare);
         let mut has_more = true;
         while client.request.len() <= REQUEST_LEN_MAX {
             let count = self.sockets.read(connection, &mut self.read_buffer);
@@ -136,9 +139,6 @@ impl<S: Sockets> Server<S> {
             if !has_more {
                 break;
             }
-        }
-        if client.response.is_empty() {
-            client.response = std::mem::take(&mut self.spare_response);
         }
         // Pipelined requests are answered in turn: the next response begins when the send buffer
         // has accepted the previous response.
@@ -153,9 +153,7 @@ impl<S: Sockets> Server<S> {
         let bad = client.request.len() > REQUEST_LEN_MAX;
         let over = client.response.is_empty() && (client.closes || self.sockets.is_end(connection));
         let is_blocked = !client.response.is_empty();
-        if !is_blocked {
-            self.spare_response = std::mem::take(&mut client.response);
-        }
+        client.give_memory(&mut self.spare);
         if bad || over {
             self.close(connection);
             return false;
@@ -165,48 +163,99 @@ impl<S: Sockets> Server<S> {
 }
 
 impl Client {
+    /// Takes the memory of `spare` for each empty vector.
+    fn take_memory(&mut self, spare: &mut Self) {
+        if self.request.is_empty() {
+            self.request = std::mem::take(&mut spare.request);
+        }
+        if self.response.is_empty() {
+            self.response = std::mem::take(&mut spare.response);
+        }
+    }
+
+    /// Gives the memory of each empty vector to `spare`.
+    fn give_memory(&mut self, spare: &mut Self) {
+        if self.request.is_empty() {
+            spare.request = std::mem::take(&mut self.request);
+        }
+        if self.response.is_empty() {
+            spare.response = std::mem::take(&mut self.response);
+        }
+    }
+
     /// Answers the first complete request: appends the response to `self.response`. Returns false
     /// if no request is complete.
     fn answer(&mut self) -> bool {
-        let Some(end) = memmem::find(&self.request, b"\r\n\r\n") else {
+        let Some(head) = Head::parse(&self.request) else {
             return false;
         };
-        let head = &self.request[..end + 4];
-        let len = requested_len(head);
-        self.closes = len.is_none() || asks_to_close(head);
-        self.request.drain(..end + 4);
-        let status = if len.is_some() {
-            "200 OK"
-        } else {
-            "400 Bad Request"
+        self.request.drain(..head.len);
+        self.closes = head.closes || head.body_len.is_none();
+        let status = match head.body_len {
+            Some(_) => "200 OK",
+            None => "400 Bad Request",
         };
-        let len = len.unwrap_or(0);
+        let body_len = head.body_len.unwrap_or(0);
         let mode = if self.closes { "close" } else { "keep-alive" };
-        // A write to a vector does not fail.
-        let _ = write!(
-            self.response,
-            "HTTP/1.1 {status}\r\nContent-Length: {len}\r\nConnection: {mode}\r\n\r\n"
-        );
-        append_body(&mut self.response, len);
+        for part in [
+            "HTTP/1.1 ",
+            status,
+            "\r\nContent-Length: ",
+            itoa::Buffer::new().format(body_len),
+            "\r\nConnection: ",
+            mode,
+            "\r\n\r\n",
+        ] {
+            self.response.extend_from_slice(part.as_bytes());
+        }
+        append_body(&mut self.response, body_len);
         true
     }
 }
 
-/// Returns the length of the requested body in bytes. Returns `None` if the request is not a GET of
-/// `/N`, where N is at most [`BODY_LEN_MAX`].
-fn requested_len(head: &[u8]) -> Option<usize> {
-    let path = head
+/// The head of a request.
+struct Head {
+    /// Length of the head in bytes, with the empty line at its end.
+    len: usize,
+    /// Length of the requested body in bytes. `None` if the request is not a GET of `/N`, where N
+    /// is at most [`BODY_LEN_MAX`].
+    body_len: Option<usize>,
+    /// True if the request has the header `Connection: close`.
+    closes: bool,
+}
+
+impl Head {
+    /// Parses the head at the start of `data`. Returns `None` if the head is incomplete.
+    fn parse(data: &[u8]) -> Option<Self> {
+        let mut head = Self {
+            len: 0,
+            body_len: None,
+            closes: false,
+        };
+        for line_end in memchr_iter(b'\n', data) {
+            let line = &data[head.len..line_end];
+            if head.len == 0 {
+                head.body_len = requested_len(line);
+            }
+            head.len = line_end + 1;
+            match line {
+                b"\r" => return Some(head),
+                _ => head.closes |= line.eq_ignore_ascii_case(b"connection: close\r"),
+            }
+        }
+        None
+    }
+}
+
+/// Returns the length of the body that a request line requests, in bytes. Returns `None` if the
+/// line does not request `/N` by GET, where N is at most [`BODY_LEN_MAX`].
+fn requested_len(line: &[u8]) -> Option<usize> {
+    let path = line
         .strip_prefix(b"GET /")?
         .split(|byte| *byte == b' ')
         .next()?;
     let len = std::str::from_utf8(path).ok()?.parse().ok()?;
     (len <= BODY_LEN_MAX).then_some(len)
-}
-
-/// Returns true if the request has the header `Connection: close`.
-fn asks_to_close(head: &[u8]) -> bool {
-    head.split(|byte| *byte == b'\n')
-        .any(|line| line.eq_ignore_ascii_case(b"connection: close\r"))
 }
 
 /// Appends a body of `len` bytes, which repeats the alphabet.

@@ -1,12 +1,12 @@
 //! The HTTP server on the kernel's sockets, in an event loop of the crate mio (epoll).
 
 use std::{
-    collections::HashMap,
     io::{self, Read, Write},
     net::SocketAddr,
     time::{Duration, Instant},
 };
 
+use foldhash::{HashMap, HashMapExt};
 use mio::{
     Events, Interest, Poll, Registry, Token,
     net::{TcpListener, TcpStream},

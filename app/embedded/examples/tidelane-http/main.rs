@@ -53,6 +53,10 @@ struct Options {
     /// Each N-th packet of the device in each direction is lost; 0 means no loss
     #[arg(long, default_value_t = 0)]
     lose: u32,
+    /// With `--service`: microseconds for which the server polls the packet rings before it sleeps,
+    /// unless the service runs on the same CPU
+    #[arg(long, default_value_t = 20)]
+    spin_us: u64,
     /// Seconds until the server ends
     #[arg(long, default_value_t = 60)]
     seconds: u64,

@@ -1,7 +1,7 @@
 //! The HTTP server on a mux port of the Tidelane service. A mux port consists of packet rings
 //! through which a program with a TCP/IP stack of its own shares the NIC.
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, time::Duration};
 
 use tidelane_embedded::{MacAddress, Stack, StackConfig};
 use tidelane_port::{Port, PortConfig};
@@ -15,6 +15,7 @@ const RING_LEN: u32 = 1 << 20;
 pub fn serve(options: &Options) -> io::Result<u64> {
     let config = PortConfig {
         ring_len: RING_LEN,
+        spin: Duration::from_micros(options.spin_us),
         ..PortConfig::new("tidelane-http")
     };
     let mut port = Port::open(&config)?;
