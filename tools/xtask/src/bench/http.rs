@@ -67,7 +67,7 @@ pub struct HttpPlan {
     /// CPU of the server, and of the service if there is one.
     pub server_cpus: String,
     /// Lengths of the response bodies in bytes, for the measurements in memory (between two mux
-    /// ports of one service). In these measurements, the server runs on the CPU of the client.
+    /// ports of one service). In these measurements, the service runs on the CPU of the client.
     #[serde(default)]
     pub lengths_in_memory: Vec<u64>,
     /// Targets for single rows.
@@ -160,8 +160,9 @@ impl HttpPlan {
             paper: self.paper.clone(),
             rounds: self.rounds,
             placement: format!(
-                "wrk on CPU {}; server, and with the embedded stack the service too, on CPU {}; {} \
-                 connections at a time, {kind}",
+                "client on CPU {}, server on CPU {}; the service of the embedded stack on the CPU \
+                 of the server, or in memory on the CPU of the client; {} connections at a time, \
+                 {kind}",
                 self.client_cpus, self.server_cpus, self.connections
             ),
             targets: self.targets.clone(),
@@ -225,13 +226,15 @@ pub fn run(plan: &HttpPlan) -> Result<Results, Stop> {
     Ok(results)
 }
 
-/// Measures the embedded server with a client on another mux port of the same service. The service
-/// runs on the plan's CPU for servers, and both programs run on the CPU for clients.
+/// Measures the embedded server with a client on another mux port of the same service. Client and
+/// service run on the plan's CPU for clients, so that the server has its CPU for itself. The server
+/// sleeps when no packet waits, without polling first, so that its CPU time contains no time in
+/// which the server waits for the client.
 fn measure_in_memory(plan: &HttpPlan, length: u64) -> Result<MemoryRates, Stop> {
     let wire = Wire::new()?;
     let placed = Placement {
-        service: &plan.server_cpus,
-        server: &plan.client_cpus,
+        service: &plan.client_cpus,
+        server: &plan.server_cpus,
     };
     let programs = start(plan, &wire, Server::Embedded, (length, placed))?;
     let Some(service) = &programs.service else {
@@ -322,7 +325,7 @@ fn start(
     let (program, service) = if server == Server::Embedded {
         let service = wire.service_on_cores(Side::Server, placed.service, &[])?;
         let program = program.registering_at(&service);
-        (program.arg("--service"), Some(service))
+        (program.args("--service --spin-us 0"), Some(service))
     } else {
         (program.arg("--kernel"), None)
     };
