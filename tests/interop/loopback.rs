@@ -23,9 +23,10 @@ use crate::{
 
 /// Address of the server's host on an interface that is not served.
 const OTHER: &str = "10.99.0.1";
-/// Number of connections of `loopback table` that are accelerated with `--loopback` but not without
-/// this option. The nine listeners of the table get 6, 1, 3, 9, 12, 3, 6, 0 and 2 of these
-/// connections. One more is the connection that the program resets.
+/// Number of connections of `loopback table` (the program `loopback.c` with the argument `table`)
+/// that are accelerated with `--loopback` but not without this option. The program's nine listeners
+/// get 6, 1, 3, 9, 12, 3, 6, 0 and 2 of these connections. One more is the connection that the
+/// program resets.
 const CARRIED: u64 = 43;
 
 /// Compiles `loopback.c`. Returns the path of the compiled program.

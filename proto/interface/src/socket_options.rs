@@ -66,7 +66,7 @@ pub enum FinWait2 {
     Configured,
     /// A time that the application set.
     For(Duration),
-    /// No time in FIN-WAIT-2: the engine resets an orphan as soon as the orphan enters FIN-WAIT-2,
-    /// and a connection that becomes an orphan in FIN-WAIT-2.
+    /// No time: the engine resets an orphan as soon as the orphan enters FIN-WAIT-2. A connection
+    /// that becomes an orphan in FIN-WAIT-2 is reset at once.
     Never,
 }

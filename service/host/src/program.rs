@@ -53,9 +53,9 @@ pub struct Program {
     slots: Vec<SlotUse>,
     /// Free slots that were in use before, in the order in which they became free.
     free_slots: VecDeque<u32>,
-    /// Number of slots in use, including the slots of ended flows, and the slots that are reserved
-    /// for connections in the memory of other programs. The region stays mapped while a slot is in
-    /// use.
+    /// Number of slots in use. The slot of an ended flow is in use, and so is a slot that is
+    /// reserved for a connection whose data is in the memory of another program. The region stays
+    /// mapped while a slot is in use.
     pub slots_used: u32,
     /// True once the process has ended or misbehaved. The host then stops reading the program's
     /// rings.

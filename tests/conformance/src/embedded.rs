@@ -177,9 +177,9 @@ impl Sockets for EmbeddedSockets {
         to: Option<Endpoint>,
         _waits: bool,
     ) -> CallResult<Option<usize>> {
-        // Ignore `_waits`, which announces further bytes of the call after the SYN. The embedded
-        // stack has no parameter for this announcement, because a program can write these bytes
-        // before the handshake is complete.
+        // `_waits` announces that the call sends further bytes after the SYN. The embedded stack
+        // has no parameter for this announcement, because a program can write these bytes before
+        // the handshake is complete.
         self.call(fd, |socket, host| socket.send_with_syn(host, bytes, to))
     }
 

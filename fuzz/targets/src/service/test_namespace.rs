@@ -19,8 +19,9 @@ pub const SERVICE: [u8; 4] = [10, 77, 0, 1];
 /// Port of the listener in another network namespace ([`TestNamespace::foreign`]).
 const FOREIGN_PORT: u16 = 7001;
 
-/// The kernel socket that all inputs of a thread share. The socket lives as long as the process,
-/// because a thread that ends must not close descriptors while another thread counts them.
+/// The network namespace of a thread, which all inputs of the thread share. The namespace and its
+/// descriptors live as long as the process, because a thread that ends must not close descriptors
+/// while another thread counts them.
 pub struct TestNamespace {
     /// A listener in another network namespace.
     pub foreign: OwnedFd,

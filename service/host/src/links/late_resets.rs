@@ -12,8 +12,8 @@ use tidelane_wire::HeaderTemplate;
 /// Limit of waiting RSTs. Further RSTs are lost.
 const WAITING_MAX: usize = 65_536;
 
-/// RSTs that wait for room, oldest first. Each RST has the Ethernet and IP headers for its frame,
-/// because the flow no longer exists. A RST for the local path has no headers.
+/// RSTs that wait for room, oldest first. A RST for the NIC queue has the Ethernet and IP headers
+/// for its frame, because the flow no longer exists. A RST for the link in memory has no headers.
 #[derive(Default)]
 pub struct LateResets(VecDeque<(SegmentOut, Option<HeaderTemplate>)>);
 

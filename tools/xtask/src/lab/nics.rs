@@ -1,8 +1,9 @@
 //! The kinds of NICs that an emulated machine can have. `cargo xtask lab` runs its tests on each
 //! selected kind.
 //!
-//! A machine has a pair of NICs of each selected kind, joined by a link: one NIC for the Tidelane
-//! service and one for its peer. A machine of [`super::pair`] has a single NIC.
+//! A machine usually has a pair of NICs of each selected kind, joined by a link: one NIC for the
+//! Tidelane service and one for its peer. The two machines of [`super::pair`] have only one NIC
+//! each, and the link joins the machines.
 
 use super::{emulator::Emulator, taps};
 

@@ -87,7 +87,7 @@ const FORBIDDEN: &[(&str, c_long, [c_long; 4])] = &[
     ("init_module", libc::SYS_init_module, [0; 4]),
     ("io_uring_setup", libc::SYS_io_uring_setup, [0; 4]),
     ("userfaultfd", libc::SYS_userfaultfd, [0; 4]),
-    ("a number of x32", 0x4000_0000 + libc::SYS_getpid, [0; 4]),
+    ("getpid of the x32 ABI", 0x4000_0000 + libc::SYS_getpid, [0; 4]),
 ];
 
 #[test]
@@ -168,8 +168,8 @@ fn the_filter_allows_the_calls_of_the_runtime() {
             let thread = std::thread::Builder::new().name(format!("thread-{number}"));
             thread
                 .spawn(move || {
-                    // The small vector takes memory of the heap. The large vectors can have
-                    // mappings of their own, which may move when they grow.
+                    // A small vector is in the heap. A large vector can have a mapping of its own,
+                    // which may move when the vector grows.
                     let mut grown = Vec::new();
                     for size in [10, 100_000, 10_000_000_usize] {
                         grown.resize(size, number as u8);
