@@ -1,8 +1,8 @@
 //! The C interface (`app/rings-c`) of the ring API, in which one call sends and receives on all
 //! connections of a thread. The example programs of the interface run on a back end: the service
 //! (`tidelaned`), a queue of a NIC, or the kernel's io_uring. The peers are on the kernel's stack,
-//! at the other end of a wire (two network namespaces joined by a veth pair). The server's end of
-//! the wire stands for the NIC.
+//! at the other end of a wire (two network namespaces joined by a veth pair). The wire's interface
+//! at the side of the example program stands for the NIC.
 
 use std::time::Duration;
 
@@ -156,9 +156,9 @@ pub fn datagrams_beside_the_service() -> Outcome {
 }
 
 /// The echo server on a queue of a NIC returns the datagrams of a client on the kernel. The client
-/// on a queue of a NIC gets its datagrams back from a server on the kernel. The test first empties
-/// the kernel's neighbour table, so that the kernel must resolve the server's MAC address. The
-/// client fails if no host has the server's address.
+/// on a queue of a NIC gets its datagrams back from a server on the kernel. Before this client
+/// starts, the test empties the kernel's neighbour table, so that the kernel must resolve the MAC
+/// address of the client's server. The client fails if no host has the server's address.
 pub fn datagrams_on_a_nic_queue() -> Outcome {
     let wire = Wire::new()?;
     let mut server = example(&wire, "ring_echo", &queue())?.spawn_ready(START_MAX)?;

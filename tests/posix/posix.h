@@ -128,8 +128,8 @@ void *peer_sends_later(void *other);
 /* Calls accept on `listener` without waiting. The listener must have no pending connection.
  * Tidelane's service (`tidelaned`) gives connections only to a process that has called accept. */
 void want_connections(int listener);
-/* Returns a new listener at `port` of all IPv4 addresses, after a call of want_connections for the
- * listener. */
+/* Opens a listener at `port` of all IPv4 addresses, calls want_connections for the listener, and
+ * returns the listener. */
 int listener_at(int port);
 /* Reads `count` bytes, which must be the pattern with `seed`. */
 void read_exactly(int fd, long count, unsigned seed);

@@ -86,9 +86,10 @@ fn measure_client_on_tidelane(mut testbed: Testbed<'_>, row: &mut Row) {
     testbed.end();
 }
 
-/// Runs three checks with the server on Tidelane, and adds their cells: the undisturbed check with
-/// the client on Tidelane, and the checks with killed services with the client on the kernel and on
-/// Tidelane. If the second check fails, the third check uses a new testbed.
+/// Runs three checks with the server on Tidelane, and adds their cells. The first check is
+/// undisturbed, with the client on Tidelane. In the other two checks, the service is killed: the
+/// client of the second check is on the kernel, and the client of the third check is on Tidelane.
+/// If the second check fails, the third check uses a new testbed.
 fn measure_server_on_tidelane(mut testbed: Testbed<'_>, row: &mut Row) {
     let entry = testbed.entry;
     let mut client = testbed.wire.service_with(Side::Client, &[]);

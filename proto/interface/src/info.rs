@@ -113,8 +113,8 @@ pub struct FlowInfo {
     /// Retransmission timeouts since SND.UNA last advanced.
     pub timeouts: u8,
     /// Number of times that the RTO or the persist timeout was doubled since the last RTT sample
-    /// (RFC 6298 §5), or since the peer last opened a closed window. In SYN-SENT, timeouts without
-    /// backoff count, too.
+    /// (RFC 6298 §5), or since the peer last opened a closed window. In SYN-SENT, the number
+    /// includes the timeouts that did not double the RTO.
     pub backoff: u8,
     /// While the persist timer runs, the number of window probes, keepalive probes and
     /// retransmission timeouts without an answer. Zero if the persist timer does not run.

@@ -283,7 +283,7 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Updates SND.WND and SND.WL1. Returns true if the window changed. SND.WL1 is the later of
     /// `snd_wl1` and RCV.NXT: the fast path accepts only segments with SEG.SEQ = RCV.NXT, and does
     /// not update `snd_wl1`. The network may reorder empty segments with equal SEG.SEQ and SEG.ACK,
-    /// so their windows count only if larger than SND.WND or zero (as in Linux).
+    /// so the window of such a segment counts only if it is zero or exceeds SND.WND (as in Linux).
     fn update_window(&mut self, segment: &Segment<'_>) -> bool {
         let wl1 = self.cold.snd_wl1.later_of(self.hot.rcv_nxt);
         let shift = if segment.flags.contains(TcpFlags::SYN) {

@@ -240,7 +240,7 @@ impl<P: PacketIo> Host<P> {
         !self.stack.io.requests.is_empty()
     }
 
-    /// Takes the next request to the driver.
+    /// Removes and returns the next request that the host makes to its driver.
     pub fn take_request(&mut self) -> Option<HostRequest> {
         self.stack.io.requests.pop()
     }

@@ -238,9 +238,9 @@ impl Connection {
         }
     }
 
-    /// If both sides have sent a FIN, reports CLOSED to the program. Ends `socket` once the program
-    /// has closed the connection. Resets `socket` immediately if the program has aborted the
-    /// connection or has not read all received data. If neither is the case, closes `socket` when
+    /// If both sides have sent a FIN, reports CLOSED to the program. Keeps `socket` open until the
+    /// program has closed the connection. Then resets `socket` immediately if the program has
+    /// aborted the connection or has not read all received data. Otherwise, closes `socket` when
     /// the relay has written all data of the program.
     fn finish(&mut self, region: &ProgramRegion, progress: &mut Progress) {
         let both = service_flags::FIN_RECEIVED | service_flags::FIN_ACKED;

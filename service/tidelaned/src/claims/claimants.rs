@@ -53,8 +53,9 @@ impl Claimants {
 
     /// Returns the scope of the claim in the demux, or `None` if the claim has no owner.
     ///
-    /// [`Scope::BesideConnections`] takes precedence over [`Scope::Whole`]: if one owner leaves the
-    /// kernel's connections to the kernel, the demux leaves them to the kernel for all owners.
+    /// [`Scope::BesideConnections`] takes precedence over [`Scope::Whole`]: if one owner wants
+    /// [`Scope::BesideConnections`], the demux leaves the kernel's connections to the kernel for
+    /// all owners.
     /// [`Scope::BesideKernel`] applies only if all owners want this scope: an owner with another
     /// scope needs the SYNs that [`Scope::BesideKernel`] leaves to the kernel's listeners.
     pub(super) fn scope(self) -> Option<Scope> {

@@ -24,8 +24,8 @@ impl Programs {
 }
 
 /// Returns the HTTP client on the embedded stack (TCP in the client's process). The client
-/// registers a mux port (a pair of packet rings) at `service`. The client has the address of the
-/// server, and connects to `port` of this address.
+/// registers a mux port (a pair of packet rings) at `service`. The client's IP address
+/// is the IP address of the server, and the client connects to `port` of this address.
 pub fn embedded_client(wire: &Wire, service: &Service, port: u16) -> Result<Program, Stop> {
     let path = tools::binary("tidelane-http-client")?;
     let client = wire.program(Side::Server, &path.to_string_lossy());
