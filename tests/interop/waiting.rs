@@ -194,8 +194,9 @@ pub fn clients_at_work_outlive_both_services() -> Outcome {
 
 /// The service of a server dies. A client immediately connects again, from the port of its old
 /// connection, to the kernel's listener. The process `tdl-restorer`, which outlives the service,
-/// repeatedly sends the client an ACK of the old connection. The answer of a waiting client would
-/// make the kernel reset the old connection. These ACKs do not end the new connection.
+/// repeatedly sends the client an ACK of the old connection. If the client still waited on the
+/// old connection, its answer to the ACK would make the server's kernel reset that connection. The
+/// ACKs do not end the new connection.
 pub fn a_peer_that_reconnects_is_not_reset() -> Outcome {
     let wire = Wire::new()?;
     let waiting = Waiting::compile(&wire)?;

@@ -23,7 +23,8 @@ pub enum PortError {
     /// no permission to connect to the service's socket.
     NotAdmitted,
     /// The mux port would exceed a limit that the service sets for the user, such as the limit of
-    /// mux ports or of memory for packet rings, or the service has failed to open the mux port.
+    /// mux ports or of memory for packet rings. The service also gives this reason if it has failed
+    /// to open the mux port.
     Limit,
     /// The service refused for another reason. The number is a constant of
     /// [`tidelane_abi::refusal`]. For example, MALFORMED means an impossible

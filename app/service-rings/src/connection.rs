@@ -1,6 +1,6 @@
-//! [`Connection`]: a connection of a context (the sockets of one thread) on the service (the
-//! process `tidelaned`). Its stream lends parts of the stream buffers that the program shares with
-//! the service.
+//! [`Connection`]: a TCP connection that the service (the process `tidelaned`) carries for a
+//! context (the sockets of one thread). Its stream lends parts of the stream buffers that the
+//! program shares with the service.
 
 use std::{collections::VecDeque, rc::Rc};
 

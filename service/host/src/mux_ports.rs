@@ -126,8 +126,8 @@ impl PortMux {
     }
 
     /// Sends packets of mux ports to their destinations. Returns true if a port has sent a packet.
-    /// If this step gives the mux ports no turns, sends nothing, and returns true if a port has a
-    /// packet to send.
+    /// In a step that gives the mux ports no turns, the function sends nothing, and returns true if
+    /// a port has a packet to send.
     pub(crate) fn take_turns<P: PacketIo>(&mut self, now: Instant, io: &mut HostIo<P>) -> bool {
         // Without turns of the engine, a mux port that floods the NIC would take all room of the
         // NIC in each step.

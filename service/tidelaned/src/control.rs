@@ -75,7 +75,7 @@ const ACCEPTS_PER_TURN: usize = 64;
 /// Interval at which the kernel's settings (sysctls and offloads) are read.
 const SETTINGS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The control thread's state. [`Parts`] explains most of the fields without a comment.
+/// The control thread's state. [`Parts`] explains most of the fields that have no comment here.
 pub struct Control<P: NicPort> {
     shared: ServiceState<P>,
     page: Arc<ServicePageMap>,
@@ -146,7 +146,7 @@ pub struct Parts<P: NicPort> {
     pub loopback: bool,
     /// The operator's rules for connections.
     pub rules: RuleSet,
-    /// Watches for the host's rules and BPF programs that packets of the service bypass.
+    /// Watches for the kernel's firewall rules and BPF programs that packets of the service bypass.
     pub guard: Guard,
     /// The configuration file.
     pub config: PathBuf,

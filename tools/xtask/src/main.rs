@@ -30,8 +30,8 @@ struct Command {
 enum Task {
     /// Run all checks and tests, as `make test` does
     Ci(ci::Options),
-    /// Check style rules: lengths of files, functions and lines; cycles of imports; places of
-    /// unsafe code and clocks; openings of comments; and subjects of commits
+    /// Check style rules: lengths of files, functions and lines; cycles of imports; which files
+    /// contain unsafe code or read a clock; the first words of comments; and subjects of commits
     Tidy(tidy::Options),
     /// Run one experiment of bench/figures, as `make bench FIGURE=...` does
     Bench(bench::Options),

@@ -26,8 +26,9 @@ struct Server {
 }
 
 impl Server {
-    /// Starts an example server at a port of the kernel's choice. `test` distinguishes the programs
-    /// of the tests. If the system forbids io_uring, prints a message and returns `None`.
+    /// Starts an example server at a port of the kernel's choice. `test` is a part of the file name
+    /// of the compiled program, so that each test has a file of its own. If the system forbids
+    /// io_uring, prints a message and returns `None`.
     fn start(name: &str, test: &str) -> Option<Self> {
         Self::start_on(name, test, None)
     }
@@ -476,8 +477,8 @@ fn the_http_server_answers_each_request() {
         }
     }
     drop(streams);
-    // Requests for the largest body, for a longer body and a bad path (both not found), and with a
-    // close.
+    // Four requests: one for the largest body, one for a longer body and one for a bad path (both
+    // get status 404), and one with `Connection: close`.
     let mut stream = server.connect();
     for path in ["1048576", "1048577", "x", "7"] {
         let end = if path == "7" {

@@ -81,7 +81,7 @@ pub(crate) fn blocking(
             };
             let count = Some(socket.event_count());
             // If the count has changed, an event may have arrived in this process before the
-            // connection moved to another process.
+            // connection moved to another process. Then take the connection back and look again.
             let must_look = inner.shared && (count != seen || inner.must_look_at_migrated());
             if must_look {
                 sharing::migrate_here(socket, &mut inner);

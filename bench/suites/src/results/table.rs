@@ -112,8 +112,9 @@ fn word(verdict: Verdict) -> &'static str {
     }
 }
 
-/// Returns lines for the cases that did not pass on both stacks in the first run, and for the cases
-/// that the suite's command omits. Cases that were skipped on both stacks have no line.
+/// Returns lines for the cases that passed on only one stack or on neither in the first run, and
+/// for the cases that the suite's command omits. Cases that were skipped on both stacks have no
+/// line.
 pub fn findings(row: &Row) -> String {
     let mut text = String::new();
     let title = format!("{}{}", row.title, options(row));

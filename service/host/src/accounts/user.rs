@@ -22,8 +22,8 @@ pub enum Weight {
     /// The user may hold at most as many units as remain free, not counting the part reserved for
     /// root.
     User,
-    /// Root may hold at most seven times as many units as remain free: seven eighths of a pool
-    /// without other users.
+    /// Root may hold at most seven times as many units as remain free. If no other user holds units
+    /// of the pool, this limit is seven eighths of the pool.
     Root,
     /// The user may hold the whole pool.
     Unlimited,

@@ -1,4 +1,5 @@
-//! Tests of the journal's entries and pages.
+//! Tests of the journal: a memory file with an entry for each flow (connection), in pages that the
+//! journal gives back to the system.
 
 use std::{fs::File, os::unix::fs::MetadataExt};
 
@@ -80,7 +81,8 @@ fn pages_are_allocated_on_use_and_given_back() {
         journal.clear(index);
     }
     journal.give_back();
-    // A page that is in use between two calls stays until a later call.
+    // The next call keeps a page that was in use since the call before. Only a further call gives
+    // the page back.
     journal.enter(64 * 50, &entry(1, None));
     journal.clear(64 * 50);
     journal.give_back();
