@@ -1,6 +1,6 @@
 //! PAWS (RFC 7323 §5) rejects segments from before a wrap of the sequence numbers, by their
-//! timestamps. This file also updates TS.Recent (§4.3), the timestamp of the peer with which PAWS
-//! compares.
+//! timestamps. PAWS compares the timestamp of a segment with TS.Recent, an earlier timestamp of the
+//! peer (§4.3). This file also updates TS.Recent.
 
 use tidelane_flow::{Driver, flags};
 use tidelane_wire::{Segment, TcpFlags};

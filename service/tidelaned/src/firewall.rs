@@ -1,6 +1,6 @@
 //! The check of the host's firewall. If the host has rules that packets of the Tidelane service
-//! would bypass, the service does not start. However, the service starts in [`Mode::Bypass`]: with
-//! this mode, the operator declares that Tidelane's own rules replace the host's rules.
+//! would bypass, the service starts only if the operator has set [`Mode::Bypass`]. With this mode,
+//! the operator declares that Tidelane's own rules replace the host's rules.
 
 use std::{
     fmt::Write,

@@ -7,8 +7,8 @@ use tidelane_tests::tools::source_root;
 
 use crate::ci::BUILD;
 
-/// Builds the service, the library and the tools in release mode before a measurement. The measured
-/// binaries are then built from the commit that the result names.
+/// Builds the service, the library and the tools in release mode before a measurement, so that the
+/// measured binaries come from the commit that the result names.
 pub fn build_measured() -> Result<(), String> {
     run(BUILD)
 }

@@ -1,6 +1,9 @@
 //! Tests of a stream, which is the program's access to one connection: buffers, limits, flags, and
-//! impossible values from the service. In the slot (the record of the connection), the service
-//! echoes the word (offset and size) of the send buffer that the service uses.
+//! impossible values from the service.
+//!
+//! The program writes the word of its send buffer (the buffer's offset and size, packed into one
+//! integer) to the slot, the record of the connection. The service writes the word of the send
+//! buffer that the service uses to another field of the slot: the echo.
 
 use std::{
     io::{IoSlice, IoSliceMut},
