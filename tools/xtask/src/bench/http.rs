@@ -36,6 +36,8 @@ const PORT: u16 = 8080;
 /// Time that a measurement may take in addition to the plan's seconds. Also the time limit for the
 /// start of the example server.
 const LIMIT: Duration = Duration::from_secs(30);
+/// Largest number of times that a failed measurement of a server on the kernel is repeated.
+const REPEATS_MAX: u32 = 2;
 
 /// The plan of an HTTP figure.
 #[derive(Deserialize, Debug, Clone)]
@@ -203,7 +205,7 @@ pub fn run(plan: &HttpPlan) -> Result<Results, Stop> {
             }
             for server in servers {
                 let case = (link, server, length);
-                let rate = measure(plan, case)?;
+                let rate = measure_repeatedly(plan, case)?;
                 println!(
                     "  {length:>6} B, {:<26} {rate:>9.0} requests/s{}",
                     server.name(),
@@ -259,6 +261,21 @@ fn measure_in_memory(plan: &HttpPlan, length: u64) -> Result<MemoryRates, Stop> 
         requests: requests / f64::from(plan.seconds),
         per_server_core: requests / used.as_secs_f64().max(0.01),
     })
+}
+
+/// Measures a server. Returns the requests per second. The kernel resets a connection of its own
+/// servers in rare measurements. Such a measurement is repeated, at most [`REPEATS_MAX`] times.
+fn measure_repeatedly(plan: &HttpPlan, case: OverVeth) -> Result<f64, Stop> {
+    let (_, server, _) = case;
+    for _ in 0..REPEATS_MAX {
+        match measure(plan, case) {
+            Err(Stop::Fail(reason)) if server != Server::Embedded => {
+                println!("  repeated: {reason}");
+            }
+            result => return result,
+        }
+    }
+    measure(plan, case)
 }
 
 /// Measures a server once. Returns the requests per second.
