@@ -23,7 +23,7 @@ use std::{
 use serde::Deserialize;
 use serde_json::Value;
 use tidelane_tests::{
-    Running, Service, Side, Stop, Wire,
+    Program, Running, Service, Side, Stop, Wire,
     machine::median,
     tools,
     wire::{INTERFACE, SERVER},
@@ -68,9 +68,71 @@ pub struct KvPlan {
     pub client_cpus: String,
     /// CPUs of the server and of its service, separated by commas.
     pub server_cpus: String,
+    /// Numbers of server cores, 1 or 2. Each number has rows of its own in the table. With 2, there
+    /// are two servers, each with a client and a wire of its own. The second server runs on the CPU
+    /// of the first client, and the second client on the CPU of the first server.
+    #[serde(default = "one_core")]
+    pub cores: Vec<Cores>,
     /// Targets for single rows.
     #[serde(default, rename = "target")]
     pub targets: Vec<Target>,
+}
+
+fn one_core() -> Vec<Cores> {
+    vec![Cores::One]
+}
+
+/// A number of server cores.
+#[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(try_from = "u32")]
+pub enum Cores {
+    /// One server.
+    One,
+    /// Two servers, which share nothing.
+    Two,
+}
+
+impl TryFrom<u32> for Cores {
+    type Error = String;
+
+    fn try_from(count: u32) -> Result<Self, String> {
+        match count {
+            1 => Ok(Self::One),
+            2 => Ok(Self::Two),
+            _ => Err(format!("{count} server cores; a plan can have 1 or 2")),
+        }
+    }
+}
+
+impl Cores {
+    /// Returns the name of a case with `connections` connections per server.
+    fn case(self, connections: u32) -> String {
+        match self {
+            Self::One => format!("{connections} connections"),
+            Self::Two => format!("2 cores, {connections} connections each"),
+        }
+    }
+
+    /// Returns the CPUs of each server and of its client.
+    fn placements(self, plan: &KvPlan) -> Vec<Placement<'_>> {
+        let (server, client) = (&plan.server_cpus[..], &plan.client_cpus[..]);
+        let first = Placement { server, client };
+        let second = Placement {
+            server: client,
+            client: server,
+        };
+        match self {
+            Self::One => vec![first],
+            Self::Two => vec![first, second],
+        }
+    }
+}
+
+/// The CPUs of a server (and of its service), and the CPUs of the server's client.
+#[derive(Clone, Copy, Debug)]
+struct Placement<'a> {
+    server: &'a str,
+    client: &'a str,
 }
 
 /// The path between the client and the server.
@@ -142,9 +204,12 @@ struct Sample {
 /// The results of all rounds.
 #[derive(Debug, Default)]
 pub struct Results {
-    /// The samples of each number of connections with each server, in the order of the rounds.
-    samples: BTreeMap<(u32, Server), Vec<Sample>>,
+    /// The samples of each case, in the order of the rounds.
+    samples: BTreeMap<Case, Vec<Sample>>,
 }
+
+/// A measured case: the server cores, the connections of each server, and the server.
+type Case = (Cores, u32, Server);
 
 impl KvPlan {
     /// Returns the fields that the plans of all kinds of figures have in common.
@@ -154,14 +219,18 @@ impl KvPlan {
             paper: self.paper.clone(),
             rounds: self.rounds,
             placement: format!(
-                "client {} on CPU {}; server, and with the service the service too, on CPU {}; 10 \
-                 % set, 90 % get, values of {} B",
+                "client {} on CPU {}; server, and with the service the service too, on CPU {}{}; \
+                 10 % set, 90 % get, values of {} B",
                 match self.path {
                     Path::Veth => "at the other end of a veth",
                     Path::Local => "within the host",
                 },
                 self.client_cpus,
                 self.server_cpus,
+                match self.cores.contains(&Cores::Two) {
+                    true => "; with 2 cores, a second pair with these CPUs exchanged",
+                    false => "",
+                },
                 self.value_len
             ),
             targets: self.targets.clone(),
@@ -172,6 +241,12 @@ impl KvPlan {
     fn all_servers(&self) -> Vec<Server> {
         [&[Server::Memcached], &self.servers[..]].concat()
     }
+
+    /// Returns each number of server cores with each number of connections per server.
+    fn loads(&self) -> impl Iterator<Item = (Cores, u32)> {
+        let cores = self.cores.iter();
+        cores.flat_map(|cores| self.connections.iter().map(|count| (*cores, *count)))
+    }
 }
 
 /// Runs all rounds of a plan. Every second round measures the servers in reverse order.
@@ -181,16 +256,18 @@ pub fn run(plan: &KvPlan) -> Result<Results, Stop> {
     let mut results = Results::default();
     for round in 0..plan.rounds {
         println!("round {} of {}", round + 1, plan.rounds);
-        for connections in &plan.connections {
+        for (cores, connections) in plan.loads() {
             let mut servers = plan.all_servers();
             if round % 2 == 1 {
                 servers.reverse();
             }
             for server in servers {
-                let sample = measure(plan, server, *connections)?;
+                let case = (cores, connections, server);
+                let sample = measure(plan, case)?;
                 println!(
-                    "  {connections:>3} connections, {:<25} {:>8.0} requests/s  mean {:>7.1} us  \
-                     p99 {:>7.1} us  CPU {:>5.2} us",
+                    "  {}, {:<25} {:>8.0} requests/s  mean {:>7.1} us  p99 {:>7.1} us  CPU {:>5.2} \
+                     us",
+                    cores.case(connections),
                     server.name(),
                     sample.requests_per_second,
                     sample.mean_us,
@@ -198,34 +275,33 @@ pub fn run(plan: &KvPlan) -> Result<Results, Stop> {
                     sample.cpu_us
                 );
                 let _ = std::io::stdout().flush();
-                let samples = results.samples.entry((*connections, server)).or_default();
-                samples.push(sample);
+                results.samples.entry(case).or_default().push(sample);
             }
         }
     }
     Ok(results)
 }
 
-/// Starts a server on the CPUs of the plan, and its service if the server needs a service.
-fn start(plan: &KvPlan, wire: &Wire, server: Server) -> Result<Programs, Stop> {
+/// Starts a server on `cpus`, and its service if the server needs a service.
+fn start(plan: &KvPlan, wire: &Wire, server: Server, cpus: &str) -> Result<Programs, Stop> {
     let service = server
         .needs_service(plan.path)
-        .then(|| wire.service_on_cores(Side::Server, &plan.server_cpus, &[]))
+        .then(|| wire.service_on_cores(Side::Server, cpus, &[]))
         .transpose()?;
     let running = match server {
         Server::Memcached | Server::MemcachedAccelerated => {
             let line = format!("-u root -l 0.0.0.0 -p {PORT} -U 0 -t 1 -m {MEMORY_MIB}");
             let program = wire.program(Side::Server, "memcached").args(&line);
-            let program = program.cpus(&plan.server_cpus);
+            let program = program.cpus(cpus);
             wire.start_server(program, service.as_ref(), PORT)?
         }
-        Server::IoUring => start_rings(plan, wire, "io-uring", None)?,
-        Server::Service => start_rings(plan, wire, "service", service.as_ref())?,
+        Server::IoUring => start_rings(wire, cpus, "io-uring", None)?,
+        Server::Service => start_rings(wire, cpus, "service", service.as_ref())?,
         Server::Direct if plan.path == Path::Local => {
-            start_rings(plan, wire, "direct", service.as_ref())?
+            start_rings(wire, cpus, "direct", service.as_ref())?
         }
         Server::Direct => {
-            start_rings(plan, wire, &format!("direct --interface {INTERFACE}"), None)?
+            start_rings(wire, cpus, &format!("direct --interface {INTERFACE}"), None)?
         }
     };
     Ok(Programs {
@@ -237,14 +313,14 @@ fn start(plan: &KvPlan, wire: &Wire, server: Server) -> Result<Programs, Stop> {
 /// Starts the server on the ring API (`tidelane-kv`). `back_end` is the value of the option
 /// `--backend`, and may contain further options.
 fn start_rings(
-    plan: &KvPlan,
     wire: &Wire,
+    cpus: &str,
     back_end: &str,
     service: Option<&Service>,
 ) -> Result<Running, Stop> {
     let path = tools::binary("tidelane-kv")?;
     let program = wire.program(Side::Server, &path.to_string_lossy());
-    let program = program.cpus(&plan.server_cpus).args(&format!(
+    let program = program.cpus(cpus).args(&format!(
         "--backend {back_end} --listen {SERVER}:{PORT} --memory {MEMORY_MIB}"
     ));
     let program = match service {
@@ -254,55 +330,88 @@ fn start_rings(
     program.spawn_ready(GRACE)
 }
 
-/// Measures a server once with this number of connections, on a new wire.
-fn measure(plan: &KvPlan, server: Server, connections: u32) -> Result<Sample, Stop> {
-    let wire = Wire::new()?;
-    let programs = start(plan, &wire, server)?;
-    let (side, service) = match plan.path {
-        Path::Veth => (Side::Client, None),
-        Path::Local => (Side::Server, programs.service.as_ref()),
+/// Measures a case once, on a new wire for each server.
+fn measure(plan: &KvPlan, case: Case) -> Result<Sample, Stop> {
+    let (cores, connections, server) = case;
+    let mut pairs = Vec::new();
+    for placement in cores.placements(plan) {
+        let wire = Wire::new()?;
+        let programs = start(plan, &wire, server, placement.server)?;
+        pairs.push((placement, wire, programs));
+    }
+    let mut clients = Vec::new();
+    for (placement, wire, programs) in &pairs {
+        let client = client(plan, wire, programs, placement.client)?;
+        let client = client.arg("--connections").arg(connections);
+        // The client is ready after the set-up: it has connected, and has stored the initial
+        // values. The load then begins.
+        clients.push(client.spawn_ready(GRACE)?);
+    }
+    let cpu_time = || -> Result<Duration, Stop> {
+        pairs
+            .iter()
+            .map(|(_, _, programs)| programs.cpu_time())
+            .sum()
     };
-    let client = wire.load_tool(side, "kv-client")?.on(service);
-    let client = client.cpus(&plan.client_cpus).args(&format!(
-        "--connect {SERVER}:{PORT} --connections {connections} --seconds {} --warmup 0 --bytes {}",
-        plan.seconds, plan.value_len
-    ));
-    // The client is ready after the set-up: it has connected, and has stored the initial values.
-    let client = client.spawn_ready(GRACE)?;
-    let (start, before) = (Instant::now(), programs.cpu_time()?);
-    // Read the CPU time again before the client ends, so that the time between the two readings
+    let (start, before) = (Instant::now(), cpu_time()?);
+    // Read the CPU time again before a client ends, so that the time between the two readings
     // contains no idle time.
     thread::sleep(Duration::from_secs_f64(0.9 * f64::from(plan.seconds)));
-    let (span, after) = (start.elapsed(), programs.cpu_time()?);
+    let (span, after) = (start.elapsed(), cpu_time()?);
     let limit = GRACE + Duration::from_secs(plan.seconds.into());
-    let line = client.wait(limit)?.success()?.json()?;
-    Sample::of(&line, (after - before).div_duration_f64(span))
+    let mut lines = Vec::new();
+    for client in clients {
+        lines.push(client.wait(limit)?.success()?.json()?);
+    }
+    Sample::of(&lines, (after - before).div_duration_f64(span))
+}
+
+/// Returns the client of a server, without its number of connections. If there is a second server,
+/// the clients start one after the other, and each client begins to count half a second after its
+/// start.
+fn client(plan: &KvPlan, wire: &Wire, server: &Programs, cpus: &str) -> Result<Program, Stop> {
+    let (side, service) = match plan.path {
+        Path::Veth => (Side::Client, None),
+        Path::Local => (Side::Server, server.service.as_ref()),
+    };
+    let warmup = match plan.cores.contains(&Cores::Two) {
+        true => 0.5,
+        false => 0.0,
+    };
+    let client = wire.load_tool(side, "kv-client")?.on(service).cpus(cpus);
+    Ok(client.args(&format!(
+        "--connect {SERVER}:{PORT} --seconds {} --warmup {warmup} --bytes {}",
+        plan.seconds, plan.value_len
+    )))
 }
 
 impl Sample {
-    /// Returns the sample of a measurement. `line` is the JSON that the client printed. `busy` is
-    /// the mean number of CPUs that the server and its service used under the load.
-    fn of(line: &Value, busy: f64) -> Result<Self, Stop> {
-        let requests_per_second = number(line, "requests")? / number(line, "seconds")?;
-        Ok(Self {
-            requests_per_second,
-            mean_us: number(&line["latency_us"], "mean")?,
-            p99_us: number(&line["latency_us"], "p99")?,
-            cpu_us: busy * 1e6 / requests_per_second,
-        })
+    /// Returns the sample of a measurement. Each of `lines` is the JSON that a client printed. The
+    /// rate is the sum over the clients, and the latency is the mean. `busy` is the mean number of
+    /// CPUs that the servers and their services used under the load.
+    fn of(lines: &[Value], busy: f64) -> Result<Self, Stop> {
+        let mut sample = Self {
+            requests_per_second: 0.0,
+            mean_us: 0.0,
+            p99_us: 0.0,
+            cpu_us: 0.0,
+        };
+        let share = 1.0 / lines.len() as f64;
+        for line in lines {
+            sample.requests_per_second += number(line, "requests")? / number(line, "seconds")?;
+            sample.mean_us += share * number(&line["latency_us"], "mean")?;
+            sample.p99_us += share * number(&line["latency_us"], "p99")?;
+        }
+        sample.cpu_us = busy * 1e6 / sample.requests_per_second;
+        Ok(sample)
     }
 }
 
 impl Results {
     /// Returns one value of each sample, in the order of the rounds. Returns `None` if there is no
     /// sample.
-    fn values(
-        &self,
-        connections: u32,
-        server: Server,
-        value: impl Fn(&Sample) -> f64,
-    ) -> Option<Vec<f64>> {
-        let samples = self.samples.get(&(connections, server))?;
+    fn values(&self, case: Case, value: impl Fn(&Sample) -> f64) -> Option<Vec<f64>> {
+        let samples = self.samples.get(&case)?;
         Some(samples.iter().map(value).collect())
     }
 
@@ -320,12 +429,12 @@ impl Results {
         ];
         let heading = plan.heading();
         let mut rows = Vec::new();
-        for connections in &plan.connections {
+        for (cores, connections) in plan.loads() {
             for server in &plan.servers {
-                let case = format!("{connections} connections, {}", server.name());
+                let case = format!("{}, {}", cores.case(connections), server.name());
                 for (name, higher, value) in METRICS {
-                    let base = self.values(*connections, Server::Memcached, value);
-                    let values = self.values(*connections, *server, value);
+                    let base = self.values((cores, connections, Server::Memcached), value);
+                    let values = self.values((cores, connections, *server), value);
                     rows.extend(pair_row(&heading, &case, (name, higher), base, values));
                 }
             }
@@ -333,25 +442,22 @@ impl Results {
         rows
     }
 
-    /// Returns the bar chart of the requests per second. Each number of connections has a group of
-    /// bars, with one bar for each server.
+    /// Returns the bar chart of the requests per second. Each number of cores with each number of
+    /// connections has a group of bars, with one bar for each server.
     pub fn svg(&self, plan: &KvPlan) -> String {
-        let names: Vec<String> = plan
-            .connections
-            .iter()
-            .map(|count| format!("{count} connections"))
-            .collect();
         let servers = plan.all_servers();
         let rate = |sample: &Sample| sample.requests_per_second;
-        let of = |count: u32, server| median(&self.values(count, server, rate).unwrap_or_default());
-        let groups: Vec<(&str, Vec<f64>)> = plan
-            .connections
-            .iter()
-            .zip(&names)
-            .map(|(count, name)| {
-                let bars = servers.iter().map(|server| of(*count, *server)).collect();
-                (name.as_str(), bars)
+        let of = |case: Case| median(&self.values(case, rate).unwrap_or_default());
+        let groups: Vec<(String, Vec<f64>)> = plan
+            .loads()
+            .map(|(cores, count)| {
+                let bars = servers.iter().map(|server| of((cores, count, *server)));
+                (cores.case(count), bars.collect())
             })
+            .collect();
+        let groups: Vec<(&str, Vec<f64>)> = groups
+            .iter()
+            .map(|(name, bars)| (name.as_str(), bars.clone()))
             .collect();
         let servers: Vec<&str> = servers.iter().map(|server| server.name()).collect();
         plot::bars(&plan.title, "requests/s", &servers, &groups)
@@ -368,8 +474,12 @@ mod tests {
     fn the_cpu_time_is_divided_by_the_requests_of_the_same_span() {
         let latency = json!({ "mean": 9.0, "p99": 20.0 });
         let line = json!({ "requests": 30_000, "seconds": 3.0, "latency_us": latency });
-        let sample = Sample::of(&line, 0.5).expect("a sample");
+        let sample = Sample::of(std::slice::from_ref(&line), 0.5).expect("a sample");
         assert_eq!(sample.requests_per_second, 10_000.0);
         assert_eq!(sample.cpu_us, 50.0);
+        let both = Sample::of(&[line.clone(), line], 1.0).expect("a sample");
+        assert_eq!(both.requests_per_second, 20_000.0);
+        assert_eq!(both.cpu_us, 50.0);
+        assert_eq!(both.mean_us, 9.0);
     }
 }
