@@ -100,20 +100,27 @@ impl Binding {
         limit.saturating_sub(self.tx_head.wrapping_sub(acked))
     }
 
-    /// Copies as much of `data` as the send buffer has room for. `acked` and `limit` are the
-    /// arguments of [`room`](Self::room). Returns the number of copied bytes. The caller then
-    /// advances `tx_head`.
+    /// Copies as much of `parts`, one after another, as the send buffer has room for. `acked` and
+    /// `limit` are the arguments of [`room`](Self::room). Returns the number of copied bytes. The
+    /// caller then advances `tx_head`.
     pub fn copy_to_send(
         &mut self,
         (acked, limit): (u32, u32),
-        data: &[u8],
+        parts: &[&[u8]],
         buffers: &mut BufferPool,
     ) -> u32 {
-        let len = data.len().min(self.room(acked, limit) as usize);
-        self.wants_room = len < data.len();
+        let data: usize = parts.iter().map(|part| part.len()).sum();
+        let len = data.min(self.room(acked, limit) as usize);
+        self.wants_room = len < data;
         let used = self.tx_head.wrapping_sub(acked);
         self.tx.reserve(acked, used + len as u32, buffers);
-        self.tx.write(self.tx_head, &data[..len]);
+        let mut copied = 0;
+        for part in parts {
+            let part = &part[..part.len().min(len - copied)];
+            self.tx
+                .write(self.tx_head.wrapping_add(copied as u32), part);
+            copied += part.len();
+        }
         len as u32
     }
 

@@ -13,9 +13,11 @@ pub struct StreamBuffer {
 /// slow down a connection with little data. A connection with much data pays for the growth of its
 /// ring, but this costs less in total than a longer fill on every connection.
 const LEN_MIN: usize = 512;
-/// Number of different ring lengths in a [`BufferPool`]: 512 bytes, 1 KiB, 2 KiB and 4 KiB.
-const POOL_LENGTHS: usize = 4;
-/// Largest number of rings that a [`BufferPool`] keeps of each length.
+/// Number of different ring lengths in a [`BufferPool`]: the powers of two from 512 bytes to 64
+/// KiB.
+const POOL_LENGTHS: usize = 8;
+/// Largest number of rings that a [`BufferPool`] keeps of each length. The rings of all lengths
+/// together have less than 8 MiB.
 const POOL_EACH_MAX: usize = 64;
 
 /// The rings of ended connections, which new connections reuse. To take a ring from the pool costs
@@ -42,7 +44,7 @@ impl BufferPool {
         pooled.unwrap_or_else(|| vec![0; len].into_boxed_slice())
     }
 
-    /// Adds the ring of `buffer` to the pool. Frees the ring if it is longer than 4 KiB, or if the
+    /// Adds the ring of `buffer` to the pool. Frees the ring if it is longer than 64 KiB, or if the
     /// pool has [`POOL_EACH_MAX`] rings of this length.
     pub fn give(&mut self, buffer: StreamBuffer) {
         if let Some(rings) = self.place(buffer.bytes.len())
@@ -142,14 +144,14 @@ mod tests {
             buffer
         };
         let short: Vec<_> = (0..POOL_EACH_MAX + 9).map(|_| buffer_of(2000)).collect();
-        let others = [StreamBuffer::default(), buffer_of(512), buffer_of(4097)];
+        let others = [StreamBuffer::default(), buffer_of(512), buffer_of(65_537)];
         short
             .into_iter()
             .chain(others)
             .for_each(|buffer| pool.give(buffer));
         assert_eq!(
             pool.rings.each_ref().map(Vec::len),
-            [1, 0, POOL_EACH_MAX, 0]
+            [1, 0, POOL_EACH_MAX, 0, 0, 0, 0, 0]
         );
         let mut buffer = StreamBuffer::default();
         buffer.reserve(0, 1025, &mut pool);

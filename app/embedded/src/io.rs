@@ -211,22 +211,22 @@ impl<P: PacketIo> Io<P> {
         writer.write_frame(out, &mut binding.template, payload)
     }
 
-    /// Copies `data` to the send buffer of a connection until the buffer has `limit` bytes that the
-    /// peer has not acknowledged. `acked` is the stream position up to which the peer has
-    /// acknowledged. Returns the number of copied bytes, and the stream position after these bytes.
-    /// Returns `None` if the handle is invalid, or if the sending direction or the connection is
-    /// closed.
+    /// Copies `parts`, one after another, to the send buffer of a connection until the buffer has
+    /// `limit` bytes that the peer has not acknowledged. `acked` is the stream position up to which
+    /// the peer has acknowledged. Returns the number of copied bytes, and the stream position after
+    /// these bytes. Returns `None` if the handle is invalid, or if the sending direction or the
+    /// connection is closed.
     pub fn copy_to_send(
         &mut self,
         connection: Connection,
         (acked, limit): (u32, u32),
-        data: &[u8],
+        parts: &[&[u8]],
     ) -> Option<(usize, u32)> {
         let binding = self.bindings.get_mut(connection.flow.index())?.as_mut()?;
         if !binding.is_of(connection) || !binding.may_write() {
             return None;
         }
-        let len = binding.copy_to_send((acked, limit), data, &mut self.buffers);
+        let len = binding.copy_to_send((acked, limit), parts, &mut self.buffers);
         Some((len as usize, binding.tx_head.wrapping_add(len)))
     }
 }

@@ -295,20 +295,14 @@ impl<P: PacketIo> Stack<P> {
     fn receive(&mut self, frame: &[u8]) -> Result<(), DropReason> {
         let packet = parse_frame(frame)?;
         self.addresses.check(&packet)?;
-        match (packet.protocol, packet.dst.is_v4()) {
-            (protocol::TCP, _) => self.receive_tcp(&packet),
-            (protocol::ICMP, true) => {
-                let error = parse_icmp_error(packet.payload)?;
-                self.engine.icmp_error(self.now, &error, &mut self.io);
-                Ok(())
-            }
-            (protocol::ICMPV6, false) => {
-                let error = parse_icmpv6_error(&packet)?;
-                self.engine.icmp_error(self.now, &error, &mut self.io);
-                Ok(())
-            }
-            _ => Err(DropReason::UnsupportedProtocol),
-        }
+        let error = match (packet.protocol, packet.dst.is_v4()) {
+            (protocol::TCP, _) => return self.receive_tcp(&packet),
+            (protocol::ICMP, true) => parse_icmp_error(packet.payload)?,
+            (protocol::ICMPV6, false) => parse_icmpv6_error(&packet)?,
+            _ => return Err(DropReason::UnsupportedProtocol),
+        };
+        self.engine.icmp_error(self.now, &error, &mut self.io);
+        Ok(())
     }
 
     fn receive_tcp(&mut self, packet: &Packet<'_>) -> Result<(), DropReason> {
@@ -404,22 +398,26 @@ impl<P: PacketIo> Stack<P> {
     /// bytes remain, [`Event::Writable`] follows once there is room. If the sending direction is
     /// closed ([`Status::writable`] is `None`), returns 0, and no [`Event::Writable`] follows.
     pub fn write(&mut self, connection: Connection, data: &[u8]) -> usize {
+        self.write_vectored(connection, &[data])
+    }
+
+    /// Copies as much of `parts`, one after another, as the send buffer has room for, as
+    /// [`write`](Self::write) does with one part. Returns the number of bytes.
+    pub fn write_vectored(&mut self, connection: Connection, parts: &[&[u8]]) -> usize {
         let limit = self.engine.config().tx_limit;
         let acked = self.lookup(connection).map(|(_, flow)| flow.tx_acked());
-        let copied = acked.and_then(|acked| self.io.copy_to_send(connection, (acked, limit), data));
+        let copied = acked.and_then(|at| self.io.copy_to_send(connection, (at, limit), parts));
         let Some((len, tx_head)) = copied else {
             return 0;
         };
-        match self.engine.tx_advance(connection.flow, tx_head) {
-            Ok(()) => {
-                if let Some(binding) = self.binding(connection) {
-                    binding.tx_head = tx_head;
-                }
-                len
-            }
-            // The connection or its sending direction is closed.
-            Err(_) => 0,
+        // An error means that the connection or its sending direction is closed.
+        if self.engine.tx_advance(connection.flow, tx_head).is_err() {
+            return 0;
         }
+        if let Some(binding) = self.binding(connection) {
+            binding.tx_head = tx_head;
+        }
+        len
     }
 
     /// Writes `data` as [`write`](Self::write) does, and announces the written bytes to the peer as

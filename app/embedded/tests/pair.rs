@@ -486,6 +486,35 @@ fn a_reader_that_stops_bounds_the_sender_and_room_is_reported() {
 }
 
 #[test]
+fn a_vectored_write_writes_the_parts_in_order_until_the_buffer_is_full() {
+    let mut pair = Pair::new(0);
+    let (client, server) = pair.open();
+    let parts: [&[u8]; 5] = [b"", b"one ", b"", b"two ", b"three"];
+    assert_eq!(pair.client.write_vectored(client, &parts), 13);
+    for _ in 0..10 {
+        pair.step();
+    }
+    assert_eq!(pair.server.received(server).concat(), b"one two three");
+    assert_eq!(pair.client.write_vectored(client, &[]), 0);
+    // The second part is longer than the room.
+    let limit = EngineConfig::default().tx_limit as usize;
+    let (head, body) = (vec![1; 1000], vec![2; limit]);
+    assert_eq!(pair.client.write_vectored(client, &[&head, &body]), limit);
+    assert_eq!(pair.client.write_vectored(client, &[&head]), 0);
+    let mut read = vec![0; 13];
+    assert_eq!(pair.server.read(server, &mut read), 13);
+    let mut got: Vec<u8> = Vec::new();
+    for _ in 0..100_000 {
+        let mut buffer = [0; 4096];
+        let len = pair.server.read(server, &mut buffer);
+        got.extend(&buffer[..len]);
+        pair.step();
+    }
+    let expected: Vec<u8> = head.into_iter().chain(body).take(limit).collect();
+    assert!(got == expected, "{} bytes of {limit}", got.len());
+}
+
+#[test]
 fn a_closed_listener_resets_the_connections_in_its_accept_queue() {
     let mut pair = Pair::new(0);
     let listener = pair.server.listen(SERVER, 8).unwrap();

@@ -2,7 +2,7 @@
 //! Stacks", 2014). The body of the response to a GET of `/N` has N bytes. The server uses the trait
 //! [`Sockets`], which the embedded stack and the kernel's sockets implement.
 
-use std::hash::Hash;
+use std::{hash::Hash, ops::Range};
 
 use foldhash::{HashMap, HashMapExt};
 use memchr::memchr_iter;
@@ -18,6 +18,8 @@ const BODY_LEN_MAX: usize = 64 << 20;
 /// connections. In a round, the server reads until no data remains or more than [`REQUEST_LEN_MAX`]
 /// bytes are unanswered, and writes responses.
 const ROUNDS_MAX: usize = 16;
+/// Largest number of copies of the [`PAGE`] that one write writes.
+const PAGES_MAX: usize = 8;
 /// Number of bytes that one read may return.
 const READ_LEN: usize = 16 << 10;
 
@@ -31,9 +33,9 @@ pub trait Sockets {
     /// Reads received data. Returns the number of bytes, or zero if there is no data.
     fn read(&mut self, connection: Self::Connection, buffer: &mut [u8]) -> usize;
 
-    /// Writes as much of `data` as the send buffer has room for. Returns the number of written
-    /// bytes.
-    fn write(&mut self, connection: Self::Connection, data: &[u8]) -> usize;
+    /// Writes as much of `parts`, one after another, as the send buffer has room for. Returns the
+    /// number of written bytes.
+    fn write(&mut self, connection: Self::Connection, parts: &[&[u8]]) -> usize;
 
     /// Returns true if no more data can be read: the program has read all data, and the peer has
     /// sent a FIN or the connection has ended.
@@ -49,10 +51,19 @@ pub trait Sockets {
 struct Client {
     /// Bytes of unanswered requests. The last request may be incomplete.
     request: Vec<u8>,
-    /// Bytes of responses that the send buffer has not accepted.
-    response: Vec<u8>,
+    /// The part of the response that the send buffer has not accepted.
+    response: Response,
     /// True if the server closes the connection after the response in `response`.
     closes: bool,
+}
+
+/// A response, or its unsent part.
+#[derive(Default)]
+struct Response {
+    /// Unsent bytes of the head.
+    head: Vec<u8>,
+    /// Unsent part of the body, as positions in the body. A body repeats the [`PAGE`].
+    body: Range<usize>,
 }
 
 /// The server and its clients.
@@ -142,10 +153,8 @@ impl<S: Sockets> Server<S> {
         }
         // Pipelined requests are answered in turn: the next response begins when the send buffer
         // has accepted the previous response.
-        loop {
-            let written = self.sockets.write(connection, &client.response);
-            client.response.drain(..written);
-            if !client.response.is_empty() || client.closes || !client.answer() {
+        while client.response.send(&mut self.sockets, connection) {
+            if client.closes || !client.answer() {
                 break;
             }
             self.responses += 1;
@@ -168,8 +177,8 @@ impl Client {
         if self.request.is_empty() {
             self.request = std::mem::take(&mut spare.request);
         }
-        if self.response.is_empty() {
-            self.response = std::mem::take(&mut spare.response);
+        if self.response.head.is_empty() {
+            self.response.head = std::mem::take(&mut spare.response.head);
         }
     }
 
@@ -178,13 +187,13 @@ impl Client {
         if self.request.is_empty() {
             spare.request = std::mem::take(&mut self.request);
         }
-        if self.response.is_empty() {
-            spare.response = std::mem::take(&mut self.response);
+        if self.response.head.is_empty() {
+            spare.response.head = std::mem::take(&mut self.response.head);
         }
     }
 
-    /// Answers the first complete request: appends the response to `self.response`. Returns false
-    /// if no request is complete.
+    /// Answers the first complete request: sets the response, which must be empty before. Returns
+    /// false if no request is complete.
     fn answer(&mut self) -> bool {
         let Some(head) = Head::parse(&self.request) else {
             return false;
@@ -206,9 +215,39 @@ impl Client {
             mode,
             "\r\n\r\n",
         ] {
-            self.response.extend_from_slice(part.as_bytes());
+            self.response.head.extend_from_slice(part.as_bytes());
         }
-        append_body(&mut self.response, body_len);
+        self.response.body = 0..body_len;
+        true
+    }
+}
+
+impl Response {
+    fn is_empty(&self) -> bool {
+        self.head.is_empty() && self.body.is_empty()
+    }
+
+    /// Writes until the send buffer has no room or nothing remains. Returns true if nothing
+    /// remains.
+    fn send<S: Sockets>(&mut self, sockets: &mut S, connection: S::Connection) -> bool {
+        while !self.is_empty() {
+            let mut parts = [&[][..]; 1 + PAGES_MAX];
+            parts[0] = &self.head;
+            let mut end = self.body.start;
+            for part in &mut parts[1..] {
+                let from = &PAGE[end % PAGE.len()..];
+                *part = &from[..from.len().min(self.body.end - end)];
+                end += part.len();
+            }
+            let len = self.head.len() + (end - self.body.start);
+            let written = sockets.write(connection, &parts);
+            let of_head = written.min(self.head.len());
+            self.head.drain(..of_head);
+            self.body.start += written - of_head;
+            if written < len {
+                return false;
+            }
+        }
         true
     }
 }
@@ -256,13 +295,4 @@ fn requested_len(line: &[u8]) -> Option<usize> {
         .next()?;
     let len = std::str::from_utf8(path).ok()?.parse().ok()?;
     (len <= BODY_LEN_MAX).then_some(len)
-}
-
-/// Appends a body of `len` bytes, which repeats the alphabet.
-fn append_body(response: &mut Vec<u8>, len: usize) {
-    let end = response.len() + len;
-    while response.len() < end {
-        let count = PAGE.len().min(end - response.len());
-        response.extend_from_slice(&PAGE[..count]);
-    }
 }

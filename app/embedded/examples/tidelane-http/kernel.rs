@@ -1,7 +1,7 @@
 //! The HTTP server on the kernel's sockets, in an event loop of the crate mio (epoll).
 
 use std::{
-    io::{self, Read, Write},
+    io::{self, IoSlice, Read, Write},
     net::SocketAddr,
     time::{Duration, Instant},
 };
@@ -56,21 +56,28 @@ impl Sockets for Kernel {
         }
     }
 
-    fn write(&mut self, connection: Token, data: &[u8]) -> usize {
+    fn write(&mut self, connection: Token, parts: &[&[u8]]) -> usize {
         let Some((stream, end)) = self.streams.get_mut(&connection) else {
             return 0;
         };
+        let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        let mut rest = &mut slices[..];
         let mut written = 0;
+        // Remove the leading slices that are empty.
+        IoSlice::advance_slices(&mut rest, 0);
         // mio is edge-triggered, so mio reports room only after a write has found no room.
-        while written < data.len() {
-            match stream.write(&data[written..]) {
-                Ok(count) => written += count,
+        while !rest.is_empty() {
+            match stream.write_vectored(rest) {
+                Ok(count) => {
+                    written += count;
+                    IoSlice::advance_slices(&mut rest, count);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => {
                     // The connection has ended, and its data is lost.
                     *end = true;
-                    return data.len();
+                    return parts.iter().map(|part| part.len()).sum();
                 }
             }
         }

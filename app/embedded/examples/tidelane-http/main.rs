@@ -101,8 +101,8 @@ impl<P: PacketIo> http::Sockets for Embedded<P> {
         self.stack.read(connection, buffer)
     }
 
-    fn write(&mut self, connection: Connection, data: &[u8]) -> usize {
-        self.stack.write(connection, data)
+    fn write(&mut self, connection: Connection, parts: &[&[u8]]) -> usize {
+        self.stack.write_vectored(connection, parts)
     }
 
     fn is_end(&mut self, connection: Connection) -> bool {
