@@ -309,7 +309,8 @@ impl<'a, E: Driver> FastPath<'a, E> {
             let flow = &mut *self.flow;
             let last = len == unsent;
             let fin = last && flow.flags & flags::FIN_QUEUED != 0;
-            let small = len < mss && !fin;
+            let is_whole = len == mss || (len > mss && len.is_multiple_of(mss));
+            let small = !is_whole && !fin;
             if small && is_held_by_nagle(flow) {
                 return Ok(sent);
             }
@@ -333,14 +334,20 @@ impl<'a, E: Driver> FastPath<'a, E> {
         }
     }
 
-    /// Returns the length of the next burst: as many full segments of the `usable` bytes as the
-    /// link and half of cwnd allow (as in Linux), and at least one segment. A receiver acknowledges
-    /// a burst by one ACK. With at least two bursts per window, one of these ACKs may be lost
-    /// without a timeout.
+    /// Returns the length of the next burst: as much of the `usable` bytes as the link and half of
+    /// cwnd allow (as in Linux), and at least one segment. The last segment of a burst is whole,
+    /// unless the burst has all unsent data and Nagle permits a small segment. A receiver
+    /// acknowledges a burst by one ACK. With at least two bursts per window, one of these ACKs may
+    /// be lost without a timeout.
     #[inline]
     fn burst(&self, usable: u32, mss: u32) -> u32 {
+        let flow = &*self.flow;
         let most = usable.min(self.driver.burst_len(self.id, mss));
-        let most = most.min(self.flow.cwnd / 2);
+        let most = most.min(flow.cwnd / 2);
+        let has_all = most == flow.unsent();
+        if has_all && (flow.flags & flags::FIN_QUEUED != 0 || !is_held_by_nagle(flow)) {
+            return most;
+        }
         (most / mss).max(1) * mss
     }
 

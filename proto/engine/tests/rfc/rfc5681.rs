@@ -183,6 +183,32 @@ fn a_window_on_a_gso_link_is_sent_in_two_bursts() {
     assert!(sent.iter().all(|out| out.flags == push), "{sent:?}");
 }
 
+/// Nagle's algorithm, in Minshall's variant, permits one small segment in flight.
+#[test]
+fn a_burst_ends_with_a_small_segment_if_nagle_permits_it() {
+    let mut rig = grown();
+    rig.driver.burst_len = 64 << 10;
+    let start = rig.written + 1;
+    assert_eq!(spans(&rig.write(3500)), [(start, 3500)]);
+    assert_eq!(spans(&rig.write(2600)), [(start + 3500, 2000)]);
+    let sent = rig.push(ack(1, start + 5500));
+    assert_eq!(spans(&sent), [(start + 5500, 600)]);
+}
+
+#[test]
+fn a_burst_with_all_unsent_data_carries_the_fin() {
+    let mut rig = grown();
+    rig.driver.burst_len = 64 << 10;
+    let start = rig.written + 1;
+    // The peer's window is 60,000 bytes. A small segment is in flight.
+    rig.write(500);
+    rig.write(62_000);
+    assert_eq!(spans(&rig.close()), []);
+    let sent = rig.push(ack(1, rig.written + 1 - rig.info().unsent));
+    assert_eq!(spans(&sent), [(start + 59_500, 3000)]);
+    assert!(sent[0].flags.contains(TcpFlags::FIN), "{sent:?}");
+}
+
 /// On a link without segmentation offload, the last segment of the first half of a window carries
 /// PSH. Receivers with GRO join segments only up to a PSH.
 #[test]
