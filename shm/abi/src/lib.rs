@@ -476,9 +476,8 @@ pub const ROUTE_ACCELERATED: u32 = 1;
 /// The prefix is an address of the service's interface. Only the service knows whether a program
 /// listens at the address, so `connect` waits for the service's answer to CONNECT.
 pub const ROUTE_ASK_SERVICE: u32 = 2;
-/// The prefix is loopback or another address of this host. A program that was started with
-/// `--loopback` treats the route as [`ROUTE_ASK_SERVICE`]. Any other program treats the route as
-/// [`ROUTE_KERNEL`].
+/// The prefix is loopback or another address of this host. A program started with `--loopback` asks
+/// the service ([`ROUTE_ASK_SERVICE`]), and any other program uses the kernel ([`ROUTE_KERNEL`]).
 pub const ROUTE_WITHIN_HOST: u32 = 3;
 
 const _: () = {

@@ -156,7 +156,12 @@ mod tests {
         let (ours, memories) = ProgramRegion::create("test", &layout).expect("there is memory");
         assert!(!memories.are_sealed(), "sealed before the program mapped");
         let theirs = ProgramRegion::map(memories.descriptors(), layout.region_len());
-        (ours, theirs.expect("the process can map its memories"), memories, layout)
+        (
+            ours,
+            theirs.expect("the process can map its memories"),
+            memories,
+            layout,
+        )
     }
 
     #[test]

@@ -87,7 +87,11 @@ const FORBIDDEN: &[(&str, c_long, [c_long; 4])] = &[
     ("init_module", libc::SYS_init_module, [0; 4]),
     ("io_uring_setup", libc::SYS_io_uring_setup, [0; 4]),
     ("userfaultfd", libc::SYS_userfaultfd, [0; 4]),
-    ("getpid of the x32 ABI", 0x4000_0000 + libc::SYS_getpid, [0; 4]),
+    (
+        "getpid of the x32 ABI",
+        0x4000_0000 + libc::SYS_getpid,
+        [0; 4],
+    ),
 ];
 
 #[test]
