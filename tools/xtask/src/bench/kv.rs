@@ -337,10 +337,11 @@ fn measure(plan: &KvPlan, case: Case) -> Result<Sample, Stop> {
     for placement in cores.placements(plan) {
         let wire = Wire::new()?;
         let programs = start(plan, &wire, server, placement.server)?;
-        pairs.push((placement, wire, programs));
+        // The programs are dropped before their wire.
+        pairs.push((programs, wire, placement));
     }
     let mut clients = Vec::new();
-    for (placement, wire, programs) in &pairs {
+    for (programs, wire, placement) in &pairs {
         let client = client(plan, wire, programs, placement.client)?;
         let client = client.arg("--connections").arg(connections);
         // The client is ready after the set-up: it has connected, and has stored the initial
@@ -350,7 +351,7 @@ fn measure(plan: &KvPlan, case: Case) -> Result<Sample, Stop> {
     let cpu_time = || -> Result<Duration, Stop> {
         pairs
             .iter()
-            .map(|(_, _, programs)| programs.cpu_time())
+            .map(|(programs, ..)| programs.cpu_time())
             .sum()
     };
     let (start, before) = (Instant::now(), cpu_time()?);
