@@ -251,8 +251,8 @@ pub fn no_frame_with_a_loopback_address_is_accepted() -> Outcome {
     let wire = Wire::new()?;
     // Give the served interface a loopback address, too.
     let space = wire.namespace(Side::Server);
-    let odd = ["address", "add", "127.7.7.7/8", "dev", INTERFACE];
-    let all: Vec<&str> = ["ip", "-n", &space].into_iter().chain(odd).collect();
+    let arguments = ["address", "add", "127.7.7.7/8", "dev", INTERFACE];
+    let all: Vec<&str> = ["ip", "-n", &space].into_iter().chain(arguments).collect();
     command(&all)?;
     let service = wire.service()?;
     let _server = server(&wire, &service, "", "--loopback")?;

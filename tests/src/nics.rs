@@ -86,8 +86,8 @@ pub fn set_queues(ends: [(&str, &str); 2], count: u64) -> Outcome {
 fn set_queues_of(space: &str, interface: &str, count: u64) -> Outcome {
     let ethtool = |arguments: &[&str]| command_in(space, &[&["ethtool"], arguments].concat());
     // If the driver does not support `ethtool -l`, assume one queue.
-    let told = ethtool(&["-l", interface]).ok();
-    let present = told.and_then(|text| present_queues(&text)).unwrap_or(1);
+    let output = ethtool(&["-l", interface]).ok();
+    let present = output.and_then(|text| present_queues(&text)).unwrap_or(1);
     if present == count {
         return Ok(());
     }

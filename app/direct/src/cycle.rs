@@ -90,7 +90,7 @@ impl<P: PacketIo> Cycle<P> {
 
     /// Sends the segments and datagrams that may be sent now.
     pub fn flush(&mut self) {
-        self.io.loans.take_back(&mut self.io.port);
+        self.io.loans.reclaim(&mut self.io.port);
         self.io.send_late_resets();
         self.io.send_datagrams(self.input.addresses());
         if self.io.is_blocked && self.io.port.tx_frame().is_some() {

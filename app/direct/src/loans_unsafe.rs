@@ -113,7 +113,7 @@ impl Loans {
 
     /// Takes back the buffers that the port has finished reading. Frees each of these buffers whose
     /// owner has dropped the buffer.
-    pub fn take_back<P: PacketIo>(&self, port: &mut P) {
+    pub fn reclaim<P: PacketIo>(&self, port: &mut P) {
         let Some(port) = port.shared_frames().filter(|_| self.is_shared()) else {
             return;
         };

@@ -18,7 +18,7 @@ use crate::pieces_unsafe::Pieces;
 pub trait Lender {
     /// Takes back the memory with the number `number` ([`Loan::number`]): the last owner has
     /// dropped the buffer, or a copy has replaced the memory ([`Buffer::detach`]).
-    fn take_back(&self, number: u32);
+    fn reclaim(&self, number: u32);
 }
 
 /// Memory that a back end lends as a buffer: see [`Buffer::lend`].
@@ -47,10 +47,10 @@ enum MemoryOwner {
 impl MemoryOwner {
     /// Returns the memory with this number to the pool or to the lender.
     #[inline]
-    fn take_back(&self, number: u32) {
+    fn reclaim(&self, number: u32) {
         match self {
             Self::Pool(pieces) => pieces.free(number),
-            Self::Lent(lender) | Self::ReadOnly(lender) => lender.take_back(number),
+            Self::Lent(lender) | Self::ReadOnly(lender) => lender.reclaim(number),
         }
     }
 }
@@ -59,7 +59,7 @@ impl MemoryOwner {
 struct Copied(Box<[UnsafeCell<u8>]>);
 
 impl Lender for Copied {
-    fn take_back(&self, _: u32) {}
+    fn reclaim(&self, _: u32) {}
 }
 
 /// A buffer: memory with one owner, and the range of its payload.
@@ -88,11 +88,11 @@ impl Buffer {
     }
 
     /// Returns a buffer of memory that `lender` lends. The payload is the whole memory. The lender
-    /// gets the memory back by [`Lender::take_back`].
+    /// gets the memory back by [`Lender::reclaim`].
     ///
     /// # Safety
     ///
-    /// The memory is valid and initialized as long as the lender exists. Until `take_back` or
+    /// The memory is valid and initialized as long as the lender exists. Until `reclaim` or
     /// [`Self::into_index`], no other code writes the memory. If the memory is writable, no other
     /// code reads it either.
     pub unsafe fn lend(lender: Rc<dyn Lender>, loan: Loan) -> Self {
@@ -154,7 +154,7 @@ impl Buffer {
         let copied = Rc::new(Copied(bytes.iter().copied().map(UnsafeCell::new).collect()));
         self.start = NonNull::from(&*copied.0).cast();
         let before = std::mem::replace(&mut self.owner, MemoryOwner::Lent(copied));
-        before.take_back(self.number);
+        before.reclaim(self.number);
     }
 
     /// Sets the range of the payload within the buffer.
@@ -246,7 +246,7 @@ impl Buffer {
 
     /// Converts the buffer to its number, for a back end. A piece of a pool stays in use until
     /// [`Pool::adopt`](crate::Pool::adopt) converts the number to a buffer again. Lent memory is at
-    /// the lender's disposal without a call of [`Lender::take_back`].
+    /// the lender's disposal without a call of [`Lender::reclaim`].
     pub fn into_index(self) -> u32 {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: the value is not dropped, so its reference to the memory is dropped here once.
@@ -258,7 +258,7 @@ impl Buffer {
 impl Drop for Buffer {
     #[inline]
     fn drop(&mut self) {
-        self.owner.take_back(self.number);
+        self.owner.reclaim(self.number);
     }
 }
 
@@ -307,7 +307,7 @@ mod tests {
     }
 
     impl Lender for Parts {
-        fn take_back(&self, number: u32) {
+        fn reclaim(&self, number: u32) {
             self.returned.borrow_mut().push(number);
         }
     }

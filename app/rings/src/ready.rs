@@ -110,7 +110,7 @@ pub struct Arrival {
 
 /// An entry, with the ends of its chain of slots.
 #[derive(Clone, Copy, Debug)]
-struct Listed {
+struct ChainedEntry {
     entry: Entry,
     /// Index of the first slot that the program has not taken, or `NONE`.
     first: u32,
@@ -133,7 +133,7 @@ struct Slot {
 /// The descriptors with data or events of one call of [`sync`](crate::Context::sync).
 #[derive(Debug)]
 pub struct ReadyList {
-    entries: Vec<Listed>,
+    entries: Vec<ChainedEntry>,
     /// Slots in the order of arrival.
     slots: Vec<Slot>,
     /// Senders of the datagrams among the slots.
@@ -307,7 +307,7 @@ impl ReadyList {
     }
 
     /// Returns the entry of a descriptor. Adds an entry if the descriptor has none.
-    fn listed(&mut self, descriptor: Descriptor) -> &mut Listed {
+    fn listed(&mut self, descriptor: Descriptor) -> &mut ChainedEntry {
         let place = descriptor.0 as usize;
         if place >= self.scratchpad.len() {
             self.scratchpad.resize(place + 1, 0);
@@ -316,7 +316,7 @@ impl ReadyList {
         let at = known.map_or(self.entries.len(), |at| at as usize);
         if at == self.entries.len() {
             self.scratchpad[place] = self.base + at as u64;
-            self.entries.push(Listed {
+            self.entries.push(ChainedEntry {
                 entry: Entry {
                     descriptor,
                     events: Events::default(),

@@ -348,7 +348,7 @@ fn reserved_end(reserved: &[ReservedPart], stream: &Stream) -> u32 {
 }
 
 impl Lender for LentStream {
-    fn take_back(&self, number: u32) {
+    fn reclaim(&self, number: u32) {
         if number & TO_SEND == 0 {
             let mut received = self.received.borrow_mut();
             let at = number.wrapping_sub(received.first) & !TO_SEND;

@@ -168,7 +168,7 @@ impl Acceptance<'_> {
     /// - The program is the only program with the listener.
     /// - The connection has no listener, or the connection or its listener has ended.
     /// - The staging area has no memory for the data.
-    pub(crate) fn take_back(&mut self, flow: FlowId, program_flags: u32) -> Option<ListenerId> {
+    pub(crate) fn reclaim(&mut self, flow: FlowId, program_flags: u32) -> Option<ListenerId> {
         let binding = self.bindings.get_mut(flow)?;
         let (reference, home) = (binding.listener?, binding.home);
         let listener = self.listeners.id_of(reference)?;

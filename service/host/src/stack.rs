@@ -227,7 +227,7 @@ impl<P: PacketIo> Stack<P> {
     /// false and changes nothing if the connection cannot go back, for example because the program
     /// has accepted it.
     pub(crate) fn give_back(&mut self, flow: FlowId, program_flags: u32) -> bool {
-        let Some(listener) = self.acceptance().take_back(flow, program_flags) else {
+        let Some(listener) = self.acceptance().reclaim(flow, program_flags) else {
             return false;
         };
         self.engine.accept_queue_added(listener);

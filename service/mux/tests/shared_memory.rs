@@ -67,7 +67,7 @@ impl Net {
     }
 
     /// Runs the mux until it has nothing to do. Returns the number of steps.
-    fn settle(&mut self) -> usize {
+    fn run_until_idle(&mut self) -> usize {
         // A step polls at most 32 ports, so the mux finds a packet of an idle port within a round
         // over all ports.
         let idle_max = self.programs.len() / 32 + 2;
@@ -91,7 +91,7 @@ impl Net {
             ));
             assert!(send(&mut self.nic, &TestFrame::incoming(port).bytes()));
         }
-        self.settle();
+        self.run_until_idle();
         let mut out = receive(&mut self.nic);
         let total = out.len();
         out.retain(|frame| {
@@ -264,7 +264,7 @@ fn only_checked_bytes_are_sent_from_memory_that_changes() {
 fn a_new_port_is_not_corrupt_because_the_old_one_was() {
     let mut net = Net::new(1);
     net.harm(Harm::Indices, 1);
-    net.settle();
+    net.run_until_idle();
     assert!(net.mux.ports().has_corrupt());
     let old = net.programs[0].id;
     assert!(net.mux.ports_mut().close(old).is_some());

@@ -23,7 +23,7 @@ use tidelane_steering::firewall::{Firewall, Hook, network_security_modules, with
 /// Document that explains the two modes ([`Mode`]) to operators.
 const PAGE: &str = "docs/operating.md";
 /// Interval between two checks while the service runs.
-const LOOK_EVERY: Timespec = Timespec {
+const CHECK_INTERVAL: Timespec = Timespec {
     tv_sec: 5,
     tv_nsec: 0,
 };
@@ -136,8 +136,8 @@ fn timer() -> io::Result<OwnedFd> {
     let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
     let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
     let every = Itimerspec {
-        it_interval: LOOK_EVERY,
-        it_value: LOOK_EVERY,
+        it_interval: CHECK_INTERVAL,
+        it_value: CHECK_INTERVAL,
     };
     timerfd_settime(&timer, TimerfdTimerFlags::empty(), &every)?;
     Ok(timer)

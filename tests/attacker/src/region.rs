@@ -118,7 +118,7 @@ impl Program {
     pub fn scan(&self, pattern: &[u8]) -> Result<Found, Failure> {
         assert!(!pattern.is_empty());
         let mut found = Found::default();
-        self.look(pattern.len() - 1, |bytes| {
+        self.read_memory(pattern.len() - 1, |bytes| {
             let places = bytes.windows(pattern.len());
             found.places += places.filter(|window| *window == pattern).count() as u64;
             found.scanned += bytes.len() as u64;
@@ -132,16 +132,16 @@ impl Program {
     ///
     /// The function reads the files, not the mappings, and leaves out holes. A read through a
     /// mapping would allocate the pages of the holes.
-    pub fn look(&self, overlap: usize, mut see: impl FnMut(&[u8])) -> Result<(), Failure> {
+    pub fn read_memory(&self, overlap: usize, mut see: impl FnMut(&[u8])) -> Result<(), Failure> {
         let files = self.memories.iter();
         files
             .into_iter()
-            .try_for_each(|file| look_at(file, overlap, &mut see))
+            .try_for_each(|file| read_file(file, overlap, &mut see))
     }
 }
 
 /// Passes the contents of one file to `see`, as [`Program::look`] does.
-fn look_at(file: &OwnedFd, overlap: usize, see: &mut dyn FnMut(&[u8])) -> Result<(), Failure> {
+fn read_file(file: &OwnedFd, overlap: usize, see: &mut dyn FnMut(&[u8])) -> Result<(), Failure> {
     assert!(overlap < CHUNK);
     let mut buffer = Vec::new();
     let mut at = 0;

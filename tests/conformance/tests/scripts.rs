@@ -29,7 +29,7 @@ struct Tally {
 
 impl Tally {
     /// Prints and counts one result.
-    fn tell(&mut self, outcome: &Outcome) {
+    fn report(&mut self, outcome: &Outcome) {
         let test = format!("test {}::{} ...", outcome.platform, outcome.name);
         let seconds = outcome.took.as_secs_f32();
         match &outcome.verdict {
@@ -110,7 +110,7 @@ fn main() -> ExitCode {
     let any_chosen = StackName::ALL.iter().any(is_chosen);
     for stack in StackName::ALL {
         if !any_chosen || is_chosen(&stack) {
-            run_all(&chosen, stack, versions, jobs, |outcome| all.tell(outcome));
+            run_all(&chosen, stack, versions, jobs, |outcome| all.report(outcome));
         }
     }
     let word = if all.failed == 0 { "ok" } else { "FAILED" };

@@ -213,7 +213,7 @@ impl Shared {
     /// own. All events that `other` returns count, requested or not.
     pub fn poll(&self, entries: &[Polled], ms: i32, other: impl Fn(Fd) -> u32) -> Vec<u32> {
         let always = (libc::POLLERR | libc::POLLHUP) as u32;
-        let look = |stack: &mut Stack| -> Vec<u32> {
+        let ready_events = |stack: &mut Stack| -> Vec<u32> {
             let one = |entry: &Polled| match stack.has(entry.fd) {
                 true => stack.readiness(entry.fd) & (entry.events | always),
                 false if entry.fd < 0 => 0,
@@ -222,7 +222,7 @@ impl Shared {
             entries.iter().map(one).collect()
         };
         let attempt = |stack: &mut Stack| {
-            let ready = look(stack);
+            let ready = ready_events(stack);
             match ready.iter().any(|events| *events != 0) {
                 true => Ok(ready),
                 false => Err(Errno::AGAIN),

@@ -222,8 +222,8 @@ fn holder_of(interface: &str) -> Option<(String, u32)> {
         let pid: u32 = pid.trim().parse().ok()?;
         let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
-        let told = [&b"--interface"[..], interface.as_bytes()];
-        let serves = words.windows(2).any(|pair| pair == told);
+        let option = [&b"--interface"[..], interface.as_bytes()];
+        let serves = words.windows(2).any(|pair| pair == option);
         let here = namespace_of(&pid.to_string()) == Some(own);
         let name = service.file_name().to_string_lossy().into_owned();
         (serves && here).then_some((name, pid))

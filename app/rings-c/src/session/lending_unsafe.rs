@@ -57,7 +57,7 @@ impl Stream {
 }
 
 impl Lender for Stream {
-    fn take_back(&self, number: u32) {
+    fn reclaim(&self, number: u32) {
         assert!(self.lent.borrow_mut().remove(&number), "returned twice");
     }
 }

@@ -67,14 +67,14 @@ pub(super) fn count_addition() {
 pub(crate) const NESTING_MAX: u32 = 4;
 /// Time in nanoseconds for which a thread pauses, so that another thread can look at a doorbell
 /// that has rung.
-const LOOK_TIME_NS: u64 = 50_000;
-/// Largest number of pauses ([`LOOK_TIME_NS`]) in one wait for other threads. The waiting thread
+const PAUSE_NS: u64 = 50_000;
+/// Largest number of pauses ([`PAUSE_NS`]) in one wait for other threads. The waiting thread
 /// then goes on, even if another thread has not woken.
-const LOOKS_MAX: u32 = 200;
+const POLLS_MAX: u32 = 200;
 
-/// Sleeps for [`LOOK_TIME_NS`], so that other threads can look at a doorbell that has rung.
-fn let_others_look() {
-    let _ = sys::ppoll(&mut [], Some(LOOK_TIME_NS), None);
+/// Sleeps for [`PAUSE_NS`], so that other threads can look at a doorbell that has rung.
+fn let_others_run() {
+    let _ = sys::ppoll(&mut [], Some(PAUSE_NS), None);
 }
 
 /// Subtracts 1 from `count`, unless the count is 0.
@@ -116,7 +116,7 @@ impl RungAgain {
             self.may_be_echo.store(true, Ordering::SeqCst);
         }
         ring();
-        let_others_look();
+        let_others_run();
     }
 
     /// Forgets the threads that have yet to wake.
@@ -148,7 +148,7 @@ impl StaleSleepers {
     /// limited time has passed.
     pub(super) fn wake_all(&self, count: u32, wake: impl Fn()) {
         self.0.store(count, Ordering::SeqCst);
-        if !self.look(wake) {
+        if !self.poll_until_none(wake) {
             self.reset();
         }
     }
@@ -163,18 +163,18 @@ impl StaleSleepers {
     /// Otherwise `wake` would reach the calling thread, because the kernel first wakes the thread
     /// that most recently began to sleep.
     pub(crate) fn give_way(&self) {
-        self.look(|| ());
+        self.poll_until_none(|| ());
     }
 
     /// Calls `before` and waits for a moment, again and again. Returns true when no thread has to
     /// announce its sleep again, and false after a limited time.
-    fn look(&self, before: impl Fn()) -> bool {
-        for _ in 0..LOOKS_MAX {
+    fn poll_until_none(&self, before: impl Fn()) -> bool {
+        for _ in 0..POLLS_MAX {
             if self.0.load(Ordering::SeqCst) == 0 {
                 return true;
             }
             before();
-            let_others_look();
+            let_others_run();
         }
         false
     }

@@ -454,7 +454,7 @@ impl<'g> Scene<'g> {
         self.exchange_secrets();
         for attacker in &self.attackers {
             if let Some(program) = &attacker.program {
-                let looked = program.look(16, |bytes| {
+                let looked = program.read_memory(16, |bytes| {
                     assert!(!holds_secret(bytes), "an attacker has the victim's bytes");
                 });
                 looked.expect("memory can be read");

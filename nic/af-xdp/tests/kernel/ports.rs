@@ -445,11 +445,11 @@ fn errors_name_the_cause() {
         open(7, large),
         Err(XdpError::NoSuchQueue { queue: 7, .. })
     ));
-    let odd = XdpConfig {
+    let invalid = XdpConfig {
         rx_frames: 100,
         ..large
     };
-    assert!(matches!(open(0, odd), Err(XdpError::InvalidConfig(_))));
+    assert!(matches!(open(0, invalid), Err(XdpError::InvalidConfig(_))));
     let absent = pair
         .host
         .run(|| XdpPort::open("veth9", 0, &large))

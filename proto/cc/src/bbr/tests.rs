@@ -112,13 +112,13 @@ impl Path {
         self.bbr.on_delivery(self.now, &sample);
     }
 
-    fn run(&mut self, span: Duration, mut look: impl FnMut(&Self)) {
+    fn run(&mut self, span: Duration, mut observe: impl FnMut(&Self)) {
         let end = self.now + span;
         while self.now < end {
             self.now += Duration::from_micros(100);
             self.acknowledge();
             self.send();
-            look(self);
+            observe(self);
         }
     }
 }

@@ -78,8 +78,8 @@ fn section_2_4_data_within_an_earlier_window_is_accepted() {
     let config = windows(1 << 16, 1 << 30);
     let mut rig = Rig::established_with(config, SocketOptions::default(), scaled(0));
     let edge = 1 + 0xffff;
-    let told = rig.write(10)[0];
-    assert_eq!(told.ack + (u32::from(told.wnd) << 14), 1 + 0xc000);
+    let sent_ack = rig.write(10)[0];
+    assert_eq!(sent_ack.ack + (u32::from(sent_ack.wnd) << 14), 1 + 0xc000);
     assert_eq!(rig.info().rcv_wnd, 0xffff);
     // The engine accepts data up to the right edge that the SYN,ACK announced, and no data beyond
     // this edge.

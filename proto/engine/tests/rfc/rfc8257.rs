@@ -46,13 +46,13 @@ fn section_3_2_a_change_of_ce_state_is_acknowledged_at_once_and_separately() {
     let delayed = rig.push(data(seq, 1, 1000).ecn(Ecn::Ect0));
     assert_eq!(delayed, []);
     let sent = rig.push(data(seq + 1000, 1, 1000).ecn(Ecn::Ce));
-    let told: Vec<_> = sent.iter().map(|out| (out.ack, out.flags)).collect();
-    assert_eq!(told, [(seq + 1000, ACK), (seq + 2000, ACK | ECE)]);
+    let acks: Vec<_> = sent.iter().map(|out| (out.ack, out.flags)).collect();
+    assert_eq!(acks, [(seq + 1000, ACK), (seq + 2000, ACK | ECE)]);
     // While the CE state does not change, ACKs are delayed as usual.
     assert_eq!(rig.push(data(seq + 2000, 1, 1000).ecn(Ecn::Ce)), []);
     let sent = rig.push(data(seq + 3000, 1, 1000).ecn(Ecn::Ect0));
-    let told: Vec<_> = sent.iter().map(|out| (out.ack, out.flags)).collect();
-    assert_eq!(told, [(seq + 3000, ACK | ECE), (seq + 4000, ACK)]);
+    let acks: Vec<_> = sent.iter().map(|out| (out.ack, out.flags)).collect();
+    assert_eq!(acks, [(seq + 3000, ACK | ECE), (seq + 4000, ACK)]);
 }
 
 /// An ACK with ECE halves cwnd. The ACK does not grow cwnd first, or ssthresh would be larger.

@@ -135,7 +135,7 @@ fn largest_window(pressure: u64) -> u16 {
 
 #[test]
 fn windows_do_not_grow_under_pressure() {
-    let (calm, pressed) = (largest_window(1 << 20), largest_window(1 << 10));
-    assert!(calm > 16 << 10, "{calm} bytes without pressure");
+    let (unpressed, pressed) = (largest_window(1 << 20), largest_window(1 << 10));
+    assert!(unpressed > 16 << 10, "{unpressed} bytes without pressure");
     assert!(pressed <= 4 << 10, "{pressed} bytes under pressure");
 }

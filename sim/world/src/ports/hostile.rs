@@ -45,7 +45,7 @@ pub enum Demand {
 
 /// The expected action of the mux on a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fate {
+enum ExpectedAction {
     /// The mux sends this many packets.
     Sent(u64),
     /// The mux refuses the frame for this reason.
@@ -209,22 +209,22 @@ impl HostileProgram {
     }
 
     /// Sends a frame. Returns `Break` if the ring is full, or if the frame is too long.
-    fn send(&mut self, frame: &[u8], fate: Fate) -> ControlFlow<()> {
+    fn send(&mut self, frame: &[u8], expected: ExpectedAction) -> ControlFlow<()> {
         let room = self.end.tx_frame();
         let Some(room) = room.and_then(|room| room.get_mut(..frame.len())) else {
             return ControlFlow::Break(());
         };
         room.copy_from_slice(frame);
         self.end.tx_commit(frame.len(), TxChecksum::Done);
-        self.count(fate);
+        self.count(expected);
         ControlFlow::Continue(())
     }
 
-    fn count(&mut self, fate: Fate) {
-        match fate {
-            Fate::Sent(packets) => self.genuine += packets,
-            Fate::RefusedFor(reason) => *self.forged.entry(reason).or_default() += 1,
-            Fate::Refused => self.garbage += 1,
+    fn count(&mut self, expected: ExpectedAction) {
+        match expected {
+            ExpectedAction::Sent(packets) => self.genuine += packets,
+            ExpectedAction::RefusedFor(reason) => *self.forged.entry(reason).or_default() += 1,
+            ExpectedAction::Refused => self.garbage += 1,
         }
     }
 
@@ -248,7 +248,7 @@ impl HostileProgram {
     fn send_genuine(&mut self, around: &Surroundings, rng: &mut Rng) -> ControlFlow<()> {
         let draft = self.drafts(around).genuine(rng);
         match draft.and_then(|draft| draft.frame(rng)) {
-            Some(frame) => self.send(&frame, Fate::Sent(1)),
+            Some(frame) => self.send(&frame, ExpectedAction::Sent(1)),
             None => ControlFlow::Break(()),
         }
     }
@@ -263,7 +263,7 @@ impl HostileProgram {
             return ControlFlow::Continue(());
         };
         match draft.frame(rng) {
-            Some(frame) => self.send(&frame, Fate::RefusedFor(refusal)),
+            Some(frame) => self.send(&frame, ExpectedAction::RefusedFor(refusal)),
             None => ControlFlow::Continue(()),
         }
     }
@@ -275,11 +275,11 @@ impl HostileProgram {
             return ControlFlow::Continue(());
         };
         spoil(rng, &mut frame);
-        self.send(&frame, Fate::Refused)
+        self.send(&frame, ExpectedAction::Refused)
     }
 
     /// Sends a GSO frame. Returns `Break` if the ring is full.
-    fn send_gso_frame(&mut self, frame: &[u8], size: u16, fate: Fate) -> ControlFlow<()> {
+    fn send_gso_frame(&mut self, frame: &[u8], size: u16, expected: ExpectedAction) -> ControlFlow<()> {
         // The ring carries the frame in one piece, so the length of the headers has no effect.
         let headers_len = frame.len().min(HEADERS_V4);
         let (headers, payload) = frame.split_at(headers_len);
@@ -296,7 +296,7 @@ impl HostileProgram {
             .tx_gso_send(GsoPayload::Private([payload, &[]]), gso)
         {
             Ok(()) => {
-                self.count(fate);
+                self.count(expected);
                 ControlFlow::Continue(())
             }
             Err(_) => ControlFlow::Break(()),
@@ -311,7 +311,7 @@ impl HostileProgram {
         let packet_len = u32::from(size) + HEADERS_V6_MAX;
         self.is_exact &= around.mtu_min.is_none_or(|mtu| packet_len <= mtu);
         match draft.frame(rng) {
-            Some(frame) => self.send_gso_frame(&frame, size, Fate::Sent(segments)),
+            Some(frame) => self.send_gso_frame(&frame, size, ExpectedAction::Sent(segments)),
             None => ControlFlow::Continue(()),
         }
     }
@@ -355,7 +355,7 @@ impl HostileProgram {
             5 => rng.fill(&mut frame[6..]),
             _ => {}
         }
-        self.send_gso_frame(&frame, size, Fate::Refused)
+        self.send_gso_frame(&frame, size, ExpectedAction::Refused)
     }
 
     fn overwrite_lengths(&mut self, rng: &mut Rng) {
