@@ -10,8 +10,8 @@ use crate::flow_state::{FlowState, flags};
 const TIMEOUT_MS_MAX: u64 = 1 << 30;
 /// Longest RTT that a sample may have, in us: about a minute.
 const RTT_US_MAX: u32 = 1 << 26;
-/// Upper bound of our ACK delay in ms (RFC 9293 §3.8.6.3, MUST-40).
-const DELAYED_ACK_MS_MAX: u32 = 500;
+/// Longest ACK delay in ms. The delay must be below 500 ms (RFC 9293 §3.8.6.3, MUST-40).
+const DELAYED_ACK_MS_MAX: u32 = 499;
 /// TLP.max_ack_delay of RFC 8985 §7.2: the longest ACK delay to expect from a receiver, in ms.
 const PROBE_DELAYED_ACK_MS: u32 = 200;
 /// Least RTO in ms of an established connection without an RTT sample (RFC 6298 (5.7)).

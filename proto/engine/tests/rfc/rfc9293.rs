@@ -118,7 +118,7 @@ fn must_40_no_acknowledgment_waits_half_a_second() {
     };
     let mut rig = Rig::established_with(config, SocketOptions::default(), TcpOptions::NONE);
     assert_eq!(rig.push(data(1, 1, 100)), []);
-    let sent = rig.wait_ms(500);
+    let sent = rig.wait_ms(499);
     assert_eq!((sent.len(), sent[0].ack), (1, 101));
 }
 
