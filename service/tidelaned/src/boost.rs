@@ -52,6 +52,11 @@ impl Boost {
         self.period.is_some()
     }
 
+    /// Returns the end of the present period, or `None` if the core is in no period.
+    pub fn end(&self) -> Option<Instant> {
+        self.period.as_ref().map(|period| period.end)
+    }
+
     /// Returns the class to which the core moves because its period is over. Returns `None` if no
     /// period is over. `used` returns the CPU time of the core so far.
     pub fn next_class(&mut self, now: Instant, used: impl FnOnce() -> Duration) -> Option<Class> {
@@ -104,8 +109,10 @@ mod tests {
     #[test]
     fn a_core_with_little_work_returns_to_the_idle_class() {
         let mut boost = Boost::default();
+        assert_eq!(boost.end(), None);
         boost.begin(START, ms(400));
         assert!(boost.is_in_period());
+        assert_eq!(boost.end(), Some(START + PERIOD));
         assert_eq!(boost.next_class(START + ms(99), || unreachable!()), None);
         let used = ms(400) + SHARE;
         assert_eq!(boost.next_class(START + PERIOD, || used), Some(Class::Idle));

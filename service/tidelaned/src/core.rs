@@ -448,9 +448,11 @@ impl<P: NicPort> Core<P> {
         sleep::cancel_sleep(&line.needs_wakeup);
     }
 
-    /// Waits for a wake-up event, or until the host's next timer is due.
+    /// Waits for a wake-up event, or until the host's next timer is due. In a period of precedence,
+    /// the wait ends with the period, so that the thread does not sleep on in the real-time class.
     fn wait(&self, now: Instant) {
-        let deadline = self.host.next_timeout();
+        let timers = [self.host.next_timeout(), self.boost.end()];
+        let deadline = timers.into_iter().flatten().min();
         let wakes_at = deadline.map_or(u64::MAX, |at| at.0);
         self.shared.wakes_at.store(wakes_at, Ordering::Release);
         let timeout = deadline.map(|at| {

@@ -115,7 +115,7 @@ pub fn a_core_has_precedence_over_a_busy_program() -> Outcome {
         boosts.ok_or_else(|| Stop::Fail(format!("no boosts: {counters}")))
     };
     let before = boosts()?;
-    let load = echo_client(&wire, Side::Client, 7000)?.args("--connections 4 --seconds 3");
+    let load = echo_client(&wire, Side::Client, 7000)?.args("--connections 4 --seconds 6");
     let load = load.spawn()?;
     tools::wait_until(SHORT, "a core in the real-time class", || {
         Ok(core_policy(service.pid())? == SCHED_RR)
