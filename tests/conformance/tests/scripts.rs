@@ -110,7 +110,9 @@ fn main() -> ExitCode {
     let any_chosen = StackName::ALL.iter().any(is_chosen);
     for stack in StackName::ALL {
         if !any_chosen || is_chosen(&stack) {
-            run_all(&chosen, stack, versions, jobs, |outcome| all.report(outcome));
+            run_all(&chosen, stack, versions, jobs, |outcome| {
+                all.report(outcome)
+            });
         }
     }
     let word = if all.failed == 0 { "ok" } else { "FAILED" };

@@ -279,7 +279,12 @@ impl HostileProgram {
     }
 
     /// Sends a GSO frame. Returns `Break` if the ring is full.
-    fn send_gso_frame(&mut self, frame: &[u8], size: u16, expected: ExpectedAction) -> ControlFlow<()> {
+    fn send_gso_frame(
+        &mut self,
+        frame: &[u8],
+        size: u16,
+        expected: ExpectedAction,
+    ) -> ControlFlow<()> {
         // The ring carries the frame in one piece, so the length of the headers has no effect.
         let headers_len = frame.len().min(HEADERS_V4);
         let (headers, payload) = frame.split_at(headers_len);

@@ -349,10 +349,7 @@ fn measure(plan: &KvPlan, case: Case) -> Result<Sample, Stop> {
         clients.push(client.spawn_ready(GRACE)?);
     }
     let cpu_time = || -> Result<Duration, Stop> {
-        pairs
-            .iter()
-            .map(|(programs, ..)| programs.cpu_time())
-            .sum()
+        pairs.iter().map(|(programs, ..)| programs.cpu_time()).sum()
     };
     let (start, before) = (Instant::now(), cpu_time()?);
     // Read the CPU time again before a client ends, so that the time between the two readings
