@@ -140,7 +140,7 @@ impl Program {
     }
 }
 
-/// Passes the contents of one file to `see`, as [`Program::look`] does.
+/// Passes the contents of one file to `see`, as [`Program::read_memory`] does.
 fn read_file(file: &OwnedFd, overlap: usize, see: &mut dyn FnMut(&[u8])) -> Result<(), Failure> {
     assert!(overlap < CHUNK);
     let mut buffer = Vec::new();
