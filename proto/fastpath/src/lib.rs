@@ -31,6 +31,12 @@ pub const SEND_SINGLE_EXCLUDES: u32 = flags::WINDOW_EDGE_MOVES
     | flags::CORK
     | flags::SMALL_SENT;
 
+/// SRTT in microseconds from which a path is not short. Linux, too, sends larger GSO packets on
+/// paths shorter than about this time (`tcp_tso_rtt_log`).
+const SHORT_PATH_US: u32 = 1000;
+/// Initial window in segments (RFC 6928 §2).
+const INITIAL_WINDOW: u32 = 10;
+
 /// A flow and its surroundings, borrowed for one fast-path call.
 pub struct FastPath<'a, E> {
     /// Id of the flow.
@@ -334,21 +340,40 @@ impl<'a, E: Driver> FastPath<'a, E> {
         }
     }
 
-    /// Returns the length of the next burst: as much of the `usable` bytes as the link and half of
-    /// cwnd allow (as in Linux), and at least one segment. The last segment of a burst is whole,
-    /// unless the burst has all unsent data and Nagle permits a small segment. A receiver
-    /// acknowledges a burst by one ACK. With at least two bursts per window, one of these ACKs may
-    /// be lost without a timeout.
+    /// Returns the length of the next burst: as much of the `usable` bytes as the link and
+    /// [`burst_max`](Self::burst_max) allow, and at least one segment. The last segment of a burst
+    /// is whole, unless the burst has all unsent data and Nagle permits a small segment.
     #[inline]
     fn burst(&self, usable: u32, mss: u32) -> u32 {
         let flow = &*self.flow;
         let most = usable.min(self.driver.burst_len(self.id, mss));
-        let most = most.min(flow.cwnd / 2);
+        let most = most.min(self.burst_max(usable, mss));
         let has_all = most == flow.unsent();
         if has_all && (flow.flags & flags::FIN_QUEUED != 0 || !is_held_by_nagle(flow)) {
             return most;
         }
         (most / mss).max(1) * mss
+    }
+
+    /// Returns the largest number of bytes that a burst may have if `usable` bytes fit into the
+    /// window.
+    ///
+    /// A receiver acknowledges a burst by one ACK. On most paths, a burst therefore has at most
+    /// half of cwnd, as in Linux. With two bursts per window, one of their ACKs may be lost without
+    /// a timeout. On a short path, a timeout is short, and the hosts spend more time on an
+    /// additional burst and its ACK than the path takes. A burst may have an initial window there
+    /// (RFC 6928), or all unsent data, since no data waits for the ACK of the last burst.
+    #[inline]
+    fn burst_max(&self, usable: u32, mss: u32) -> u32 {
+        let flow = &*self.flow;
+        let half = flow.cwnd / 2;
+        if flow.srtt == 0 || flow.srtt >> 3 >= SHORT_PATH_US {
+            half
+        } else if usable == flow.unsent() {
+            usable
+        } else {
+            half.max(INITIAL_WINDOW * mss)
+        }
     }
 
     /// Sends `len` bytes of new data: one segment, or a burst that the link splits.

@@ -5,7 +5,7 @@
 
 use tidelane_engine::{EngineConfig, SocketOptions, TcpFlags, TcpOptions};
 
-use crate::rig::{ACK, In, Out, Rig, ack, data, spans};
+use crate::rig::{ACK, In, Out, Rig, ack, data, spans, syn};
 
 /// Returns a connection with a cwnd of at least forty segments and with no data in flight.
 fn grown() -> Rig {
@@ -181,6 +181,55 @@ fn a_window_on_a_gso_link_is_sent_in_two_bursts() {
     assert_eq!(spans(&sent), expected, "{window}");
     let push = TcpFlags::ACK | TcpFlags::PSH;
     assert!(sent.iter().all(|out| out.flags == push), "{sent:?}");
+}
+
+/// Creates an established connection whose handshake took `rtt_ms` ms, on a link with GSO.
+fn after_handshake_of(rtt_ms: u64) -> Rig {
+    let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
+    rig.driver.burst_len = 64 << 10;
+    let options = TcpOptions {
+        mss: Some(1000),
+        ..TcpOptions::NONE
+    };
+    rig.push(syn(options));
+    rig.wait_ms(rtt_ms);
+    rig.push(ack(1, 1));
+    rig
+}
+
+/// On a path with an SRTT of less than 1 ms, an additional burst and its ACK cost more time than
+/// the timeout after a lost ACK.
+#[test]
+fn a_short_path_gets_the_initial_window_in_one_burst() {
+    let mut rig = after_handshake_of(0);
+    assert_eq!(spans(&rig.write(30_000)), [(1, 10_000)]);
+    let mut rig = after_handshake_of(1);
+    assert_eq!(spans(&rig.write(30_000)), [(1, 5000), (5001, 5000)]);
+}
+
+/// No data waits for the ACK of the last burst.
+#[test]
+fn a_short_path_gets_all_unsent_data_in_one_burst() {
+    for (rtt_ms, expected) in [
+        (0, &[(10_001, 14_500)][..]),
+        (10, &[(10_001, 10_000), (20_001, 4500)]),
+    ] {
+        let mut rig = after_handshake_of(rtt_ms);
+        rig.write(24_500);
+        rig.wait_ms(rtt_ms);
+        assert_eq!(spans(&rig.push(ack(1, 10_001))), expected, "{rtt_ms} ms");
+    }
+}
+
+/// A window of more than twice the initial window is sent in two bursts on a short path, too,
+/// unless the window has room for all unsent data.
+#[test]
+fn a_large_window_on_a_short_path_is_sent_in_two_bursts() {
+    let mut rig = after_handshake_of(0);
+    rig.write(200_000);
+    rig.push(ack(1, 10_001));
+    let sent = spans(&rig.push(ack(1, 30_001)));
+    assert_eq!(sent, [(30_001, 20_000), (50_001, 20_000)]);
 }
 
 /// Nagle's algorithm, in Minshall's variant, permits one small segment in flight.
