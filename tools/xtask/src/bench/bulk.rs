@@ -11,7 +11,7 @@ use tidelane_tests::{Stop, machine::median};
 use super::{
     heading::Heading,
     plot,
-    rows::{Row, pair_row, value_row},
+    rows::{Row, cost_row, pair_row},
 };
 
 mod measure;
@@ -124,10 +124,7 @@ impl Results {
         }
         for (metric, of) in COUNTS {
             let values = self.values(key, of).unwrap_or_default();
-            rows.push(Row {
-                higher_is_better: false,
-                ..value_row(heading, &case, metric, &values)
-            });
+            rows.push(cost_row(heading, &case, metric, &values));
         }
     }
 

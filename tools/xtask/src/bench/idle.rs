@@ -20,7 +20,7 @@ use super::{
     heading::{Heading, Target},
     plot,
     programs::number,
-    rows::{Row, pair_row, value_row},
+    rows::{Row, cost_row, pair_row},
 };
 
 /// TCP port of the first server. Each further server uses the next port.
@@ -320,10 +320,7 @@ impl Results {
             }
             for (metric, of) in COUNTS {
                 let values = self.values((index, true), of);
-                rows.push(Row {
-                    higher_is_better: false,
-                    ..value_row(&heading, &case, metric, &values)
-                });
+                rows.push(cost_row(&heading, &case, metric, &values));
             }
         }
         rows

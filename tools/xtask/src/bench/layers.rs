@@ -20,7 +20,7 @@ use super::{
     kv::Path,
     plot,
     rings::{self, LIMIT, Server},
-    rows::{Row, value_row},
+    rows::{Row, cost_row},
 };
 use profile::Layer;
 
@@ -178,15 +178,15 @@ impl Results {
                 let values = self.values(*server, layer);
                 if values.iter().any(|value| *value > 0.0) {
                     let metric = format!("{}_us", layer.name());
-                    rows.push(value_row(&heading, server.name(), &metric, &values));
+                    rows.push(cost_row(&heading, server.name(), &metric, &values));
                 }
             }
             let totals = samples.iter().map(|sample| sample.layers.values().sum());
             let totals: Vec<f64> = totals.collect();
-            rows.push(value_row(&heading, server.name(), "total_us", &totals));
+            rows.push(cost_row(&heading, server.name(), "total_us", &totals));
             let calls: Vec<f64> = samples.iter().map(|sample| sample.calls).collect();
             let metric = "system_calls_per_request";
-            rows.push(value_row(&heading, server.name(), metric, &calls));
+            rows.push(cost_row(&heading, server.name(), metric, &calls));
         }
         rows
     }

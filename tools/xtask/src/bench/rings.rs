@@ -27,7 +27,7 @@ use super::{
     heading::{Heading, Target},
     kv::Path,
     plot,
-    rows::{Row, pair_row, value_row},
+    rows::{Row, cost_row, pair_row, value_row},
 };
 
 mod client;
@@ -344,19 +344,18 @@ impl Results {
     fn count_rows(&self, heading: &Heading, case: Case) -> Vec<Row> {
         let (length, connections, server) = case;
         let name = format!("{length} B, {connections} connections, {}", server.name());
-        type Metric = (&'static str, fn(&Sample) -> f64);
-        let metrics: [Metric; 3] = [
-            ("system_calls_per_request", |sample| sample.calls),
-            ("ready_descriptors_mean", |sample| sample.ready.0),
-            ("ready_descriptors_deviation", |sample| sample.ready.1),
+        let of = |value: fn(&Sample) -> f64| self.values(case, |sample| Some(value(sample)));
+        let calls = of(|sample| sample.calls);
+        let mean = of(|sample| sample.ready.0);
+        let deviation = of(|sample| sample.ready.1);
+        let rows = [
+            calls.map(|calls| cost_row(heading, &name, "system_calls_per_request", &calls)),
+            mean.map(|mean| value_row(heading, &name, "ready_descriptors_mean", &mean)),
+            deviation.map(|deviation| {
+                cost_row(heading, &name, "ready_descriptors_deviation", &deviation)
+            }),
         ];
-        metrics
-            .iter()
-            .filter_map(|(metric, value)| {
-                let values = self.values(case, |sample| Some(value(sample)))?;
-                Some(value_row(heading, &name, metric, &values))
-            })
-            .collect()
+        rows.into_iter().flatten().collect()
     }
 
     /// Returns the plot: a group of bars for each case, with one bar for each server. The bars show

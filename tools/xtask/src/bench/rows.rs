@@ -101,6 +101,15 @@ pub fn value_row(heading: &Heading, case: &str, metric: &str, values: &[f64]) ->
     }
 }
 
+/// Returns a row without a comparison, as [`value_row`] does, which says that a lower value is
+/// better.
+pub fn cost_row(heading: &Heading, case: &str, metric: &str, values: &[f64]) -> Row {
+    Row {
+        higher_is_better: false,
+        ..value_row(heading, case, metric, values)
+    }
+}
+
 /// Returns the result of a figure as JSON. All figures have the same schema.
 pub fn to_json(figure: &str, heading: &Heading, rows: &[Row], command: &str) -> Value {
     json!({
@@ -214,5 +223,27 @@ mod tests {
         assert_eq!(round(1.234_56), 1.235);
         assert_eq!(round(0.0), 0.0);
         assert_eq!(median(&[3.0, 1.0, 2.0, 10.0]), 2.5);
+    }
+
+    /// Checks the results in `bench/figures`.
+    #[test]
+    fn less_time_and_fewer_calls_are_better() {
+        let figures = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/figures");
+        let mut costs = 0;
+        for figure in std::fs::read_dir(figures).expect("the folder of the figures") {
+            let path = figure.expect("a figure").path().join("result.json");
+            let Ok(result) = std::fs::read_to_string(&path) else {
+                continue;
+            };
+            let result: Value = serde_json::from_str(&result).expect("JSON");
+            for row in result["rows"].as_array().expect("rows") {
+                let metric = row["metric"].as_str().expect("a metric");
+                if metric.ends_with("_us") || metric.ends_with("_per_request") {
+                    assert_eq!(row["better"], "lower", "{}: {row}", path.display());
+                    costs += 1;
+                }
+            }
+        }
+        assert!(costs > 0, "no figure has a time");
     }
 }
