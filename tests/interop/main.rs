@@ -280,7 +280,7 @@ const CASES: &[Case] = cases![
     security::pid_namespace::a_program_outside_is_served_and_freed 90,
     security::watchdog::a_stopped_service_leaves_new_connections_to_the_kernel 60 alone,
     security::watchdog::a_service_that_slept_has_the_next_frame 30 alone,
-    security::watchdog::a_core_has_precedence_over_a_busy_program 60 alone,
+    security::watchdog::a_core_has_precedence_over_busy_programs 60 alone,
     security::together::attacks_at_once_take_nothing_from_others 120 alone,
     security::ports::a_socket_of_another_namespace_gives_no_claim 60,
     security::ports::a_socket_of_another_interface_gives_no_claim 60,
