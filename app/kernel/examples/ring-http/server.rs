@@ -4,7 +4,7 @@
 
 use std::{collections::VecDeque, io};
 
-use memchr::{memchr2, memmem};
+use memchr::memchr_iter;
 use tidelane_rings::{Buffer, Context, Descriptor, Events, ReadyList, SendRefusal, Wait};
 
 /// Largest number of received bytes of an incomplete request head. The server closes the connection
@@ -83,23 +83,31 @@ impl Answer {
         }
     }
 
-    /// Returns the answer to a request head. The path of the request is the length of the body.
-    /// Status 404 answers any other path, and a length above [`BODY_LEN_MAX`]. `is_last` is true if
-    /// the client wants the connection to end after the answer.
-    fn to(request: &[u8], is_last: bool) -> Self {
-        let len = length_in_path(request).filter(|len| *len <= BODY_LEN_MAX);
-        let connection = match is_last {
-            true => "Connection: close\r\n",
-            false => "",
-        };
-        let status = match len {
+    /// Returns the answer with a body of `body_len` bytes. `None` gives the status 404. `is_last`
+    /// is true if the client wants the connection to end after the answer. The function writes the
+    /// head to `memory`, which must be empty.
+    fn of_body(body_len: Option<usize>, is_last: bool, mut memory: Vec<u8>) -> Self {
+        let status = match body_len {
             Some(_) => "200 OK",
             None => "404 Not Found",
         };
-        let body_len = len.unwrap_or(0);
+        let connection = match is_last {
+            true => "\r\nConnection: close",
+            false => "",
+        };
+        let body_len = body_len.unwrap_or(0);
+        for part in [
+            "HTTP/1.1 ",
+            status,
+            "\r\nContent-Length: ",
+            itoa::Buffer::new().format(body_len),
+            connection,
+            "\r\n\r\n",
+        ] {
+            memory.extend_from_slice(part.as_bytes());
+        }
         Self {
-            head: format!("HTTP/1.1 {status}\r\nContent-Length: {body_len}\r\n{connection}\r\n")
-                .into_bytes(),
+            head: memory,
             body_len,
             done: 0,
         }
@@ -129,6 +137,8 @@ struct Client {
     request: Vec<u8>,
     /// Answers with bytes that are not yet in a buffer.
     answers: VecDeque<Answer>,
+    /// Empty memory for the head of the next answer.
+    spare_head: Vec<u8>,
     /// A buffer that the context has refused. The server sends this buffer before the answers.
     refused: Option<Buffer>,
     /// True if the server closes the connection after the answers, because the client has sent its
@@ -136,31 +146,66 @@ struct Client {
     closes: bool,
 }
 
-/// The texts for which the server searches in requests, prepared for the search.
-#[derive(Debug)]
-struct Search {
-    /// The end of a request head.
-    head_end: memmem::Finder<'static>,
-    /// The header field by which a client asks for the end of the connection.
-    close: memmem::Finder<'static>,
+/// The path of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Path {
+    /// A number: the length of the body in bytes, at most [`BODY_LEN_MAX`].
+    BodyLen(usize),
+    /// `/counters`.
+    Counters,
+    /// Any other path, or a request other than GET.
+    Unknown,
 }
 
-impl Search {
-    fn new() -> Self {
-        Self {
-            head_end: memmem::Finder::new("\r\n\r\n"),
-            close: memmem::Finder::new("Connection: close"),
+impl Path {
+    /// Returns the path in the first line of a request.
+    fn of_line(line: &[u8]) -> Self {
+        let Some(path) = line.strip_prefix(b"GET /") else {
+            return Self::Unknown;
+        };
+        let end = path.iter().position(|byte| matches!(byte, b' ' | b'?'));
+        let path = &path[..end.unwrap_or(path.len())];
+        if path == b"counters" {
+            return Self::Counters;
+        }
+        let number = str::from_utf8(path).ok().and_then(|path| path.parse().ok());
+        match number {
+            Some(len) if len <= BODY_LEN_MAX => Self::BodyLen(len),
+            _ => Self::Unknown,
         }
     }
+}
 
-    /// Returns true if `data` is exactly one request head.
-    fn is_whole(&self, data: &[u8]) -> bool {
-        self.end_of_head(data) == Some(data.len())
-    }
+/// The head of a request.
+#[derive(Clone, Copy, Debug)]
+struct RequestHead {
+    /// Length in bytes, with the empty line at the end of the head.
+    len: usize,
+    path: Path,
+    /// True if the client wants the connection to end after the answer.
+    closes: bool,
+}
 
-    /// Returns the offset at which the first request head in `data` ends.
-    fn end_of_head(&self, data: &[u8]) -> Option<usize> {
-        Some(self.head_end.find(data)? + self.head_end.needle().len())
+impl RequestHead {
+    /// Parses the head at the start of `data`. Returns `None` if the head is incomplete.
+    fn parse(data: &[u8]) -> Option<Self> {
+        let mut head = Self {
+            len: 0,
+            path: Path::Unknown,
+            closes: false,
+        };
+        for line_end in memchr_iter(b'\n', data) {
+            let line = &data[head.len..line_end];
+            if head.len == 0 {
+                head.path = Path::of_line(line);
+            }
+            head.len = line_end + 1;
+            if line == b"\r" {
+                return Some(head);
+            }
+            head.closes |= line.eq_ignore_ascii_case(b"connection: close\r");
+        }
+        None
     }
 }
 
@@ -174,7 +219,6 @@ pub struct Server {
     list: ReadyList,
     /// Content of the longest body. Each body is a prefix of this content.
     pattern: Vec<u8>,
-    search: Search,
     counts: Counts,
 }
 
@@ -185,7 +229,6 @@ impl Server {
             waiting: Vec::new(),
             list: ReadyList::new(),
             pattern: (0..BODY_LEN_MAX).map(|at| b'a' + (at % 26) as u8).collect(),
-            search: Search::new(),
             counts: Counts::default(),
         }
     }
@@ -217,28 +260,30 @@ impl Server {
         if place >= self.clients.len() {
             self.clients.resize_with(place + 1, || None);
         }
-        let (counts, search) = (self.counts, &self.search);
+        let counts = self.counts;
         let report = || counts.report(context);
-        let mut client = self.clients[place].take().unwrap_or_default();
+        let client = self.clients[place].get_or_insert_default();
         while let Some(buffer) = list.take_next(at) {
-            match client.request.is_empty() && search.is_whole(buffer.payload()) {
+            let payload = buffer.payload();
+            match RequestHead::parse(payload) {
                 // Avoid a copy: a request usually arrives as one segment in one buffer.
-                true => client.answer(buffer.payload(), search, report),
-                false => client.request.extend_from_slice(buffer.payload()),
+                Some(head) if client.request.is_empty() && head.len == payload.len() => {
+                    client.answer(head, report);
+                }
+                _ => client.request.extend_from_slice(payload),
             }
         }
-        while let Some(end) = search.end_of_head(&client.request) {
-            let rest = client.request.split_off(end);
-            let request = std::mem::replace(&mut client.request, rest);
-            client.answer(&request, search, report);
+        while let Some(head) = RequestHead::parse(&client.request) {
+            client.request.drain(..head.len);
+            client.answer(head, report);
         }
         // A client that has sent its FIN still receives the answers.
         client.closes |= entry.events.intersects(Events::END);
         let is_over = entry.events.intersects(Events::CLOSED);
         if is_over || client.request.len() > REQUEST_LEN_MAX || client.answers.len() > ANSWERS_MAX {
+            self.clients[place] = None;
             return context.close(entry.descriptor);
         }
-        self.clients[place] = Some(client);
         self.send_answers(context, entry.descriptor);
     }
 
@@ -269,14 +314,16 @@ impl Server {
 
 impl Client {
     /// Adds the answer to a request. `report` returns the body of the answer to `GET /counters`.
-    fn answer(&mut self, request: &[u8], search: &Search, report: impl Fn() -> String) {
-        let is_last = search.close.find(request).is_some();
-        self.closes |= is_last;
-        self.answers
-            .push_back(match request.starts_with(b"GET /counters ") {
-                true => Answer::of_report(&report()),
-                false => Answer::to(request, is_last),
-            });
+    fn answer(&mut self, request: RequestHead, report: impl Fn() -> String) {
+        self.closes |= request.closes;
+        let body_len = match request.path {
+            Path::BodyLen(len) => Some(len),
+            Path::Unknown => None,
+            Path::Counters => return self.answers.push_back(Answer::of_report(&report())),
+        };
+        let memory = std::mem::take(&mut self.spare_head);
+        let answer = Answer::of_body(body_len, request.closes, memory);
+        self.answers.push_back(answer);
     }
 
     /// Returns the next buffer to send: the refused buffer, or a new buffer with bytes of the
@@ -298,16 +345,12 @@ impl Client {
             if !answer.fill(&mut buffer, pattern) {
                 break;
             }
-            self.answers.pop_front();
+            if let Some(answer) = self.answers.pop_front() {
+                self.spare_head = answer.head;
+                self.spare_head.clear();
+            }
             *done += 1;
         }
         Some(buffer)
     }
-}
-
-/// Returns the number that is the path of a `GET` request. Returns `None` if the path is no number.
-fn length_in_path(request: &[u8]) -> Option<usize> {
-    let path = request.strip_prefix(b"GET /")?;
-    let end = memchr2(b' ', b'?', path)?;
-    str::from_utf8(&path[..end]).ok()?.parse().ok()
 }
