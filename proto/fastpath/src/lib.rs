@@ -360,19 +360,21 @@ impl<'a, E: Driver> FastPath<'a, E> {
     ///
     /// A receiver acknowledges a burst by one ACK. On most paths, a burst therefore has at most
     /// half of cwnd, as in Linux. With two bursts per window, one of their ACKs may be lost without
-    /// a timeout. On a short path, a timeout is short, and the hosts spend more time on an
-    /// additional burst and its ACK than the path takes. A burst may have an initial window there
-    /// (RFC 6928), or all unsent data, since no data waits for the ACK of the last burst.
+    /// a timeout. On a short path, the tail loss probe follows soon, and the hosts spend more time
+    /// on an additional burst and its ACK than the path takes. A burst may have an initial window
+    /// there (RFC 6928), or all unsent data, since no data waits for the ACK of the last burst. A
+    /// cwnd below the initial window shows losses, which may also affect ACKs.
     #[inline]
     fn burst_max(&self, usable: u32, mss: u32) -> u32 {
         let flow = &*self.flow;
-        let half = flow.cwnd / 2;
-        if flow.srtt == 0 || flow.srtt >> 3 >= SHORT_PATH_US {
+        let (half, initial) = (flow.cwnd / 2, INITIAL_WINDOW * mss);
+        let is_short = flow.srtt != 0 && flow.srtt >> 3 < SHORT_PATH_US;
+        if !is_short || flow.cwnd < initial {
             half
         } else if usable == flow.unsent() {
             usable
         } else {
-            half.max(INITIAL_WINDOW * mss)
+            half.max(initial)
         }
     }
 
