@@ -360,16 +360,20 @@ impl<'a, E: Driver> FastPath<'a, E> {
     ///
     /// A receiver acknowledges a burst by one ACK. On most paths, a burst therefore has at most
     /// half of cwnd, as in Linux. With two bursts per window, one of their ACKs may be lost without
-    /// a timeout. On a short path, the tail loss probe follows soon, and the hosts spend more time
-    /// on an additional burst and its ACK than the path takes. A burst may have an initial window
-    /// there (RFC 6928), or all unsent data, since no data waits for the ACK of the last burst. A
-    /// cwnd below the initial window shows losses, which may also affect ACKs.
+    /// a timeout.
+    ///
+    /// On a short path, the hosts spend more time on an additional burst and its ACK than the path
+    /// takes. A burst may have an initial window there (RFC 6928), or all unsent data, since no
+    /// data waits for the ACK of the last burst. If the ACK is lost, a tail loss probe follows
+    /// soon, provided that the peer permits SACK (RFC 8985 §7.2). A cwnd below the initial window
+    /// shows losses, which may also affect ACKs.
     #[inline]
     fn burst_max(&self, usable: u32, mss: u32) -> u32 {
         let flow = &*self.flow;
         let (half, initial) = (flow.cwnd / 2, INITIAL_WINDOW * mss);
         let is_short = flow.srtt != 0 && flow.srtt >> 3 < SHORT_PATH_US;
-        if !is_short || flow.cwnd < initial {
+        let has_probe = flow.flags & flags::SACK != 0;
+        if !is_short || !has_probe || flow.cwnd < initial {
             half
         } else if usable == flow.unsent() {
             usable

@@ -183,12 +183,14 @@ fn a_window_on_a_gso_link_is_sent_in_two_bursts() {
     assert!(sent.iter().all(|out| out.flags == push), "{sent:?}");
 }
 
-/// Creates an established connection whose handshake took `rtt_ms` ms, on a link with GSO.
-fn after_handshake(config: EngineConfig, rtt_ms: u64) -> Rig {
+/// Creates an established connection whose handshake took `rtt_ms` ms, on a link with GSO. The peer
+/// permits SACK if `sack_permitted` is true.
+fn after_handshake(config: EngineConfig, sack_permitted: bool, rtt_ms: u64) -> Rig {
     let mut rig = Rig::listening(config, SocketOptions::default());
     rig.driver.burst_len = 64 << 10;
     let options = TcpOptions {
         mss: Some(1000),
+        sack_permitted,
         ..TcpOptions::NONE
     };
     rig.push(syn(options));
@@ -201,9 +203,16 @@ fn after_handshake(config: EngineConfig, rtt_ms: u64) -> Rig {
 /// the timeout after a lost ACK.
 #[test]
 fn a_short_path_gets_the_initial_window_in_one_burst() {
-    let mut rig = after_handshake(EngineConfig::default(), 0);
+    let mut rig = after_handshake(EngineConfig::default(), true, 0);
     assert_eq!(spans(&rig.write(30_000)), [(1, 10_000)]);
-    let mut rig = after_handshake(EngineConfig::default(), 1);
+    let mut rig = after_handshake(EngineConfig::default(), true, 1);
+    assert_eq!(spans(&rig.write(30_000)), [(1, 5000), (5001, 5000)]);
+}
+
+/// Without SACK, the engine has no tail loss probe, so that a lost ACK costs an RTO.
+#[test]
+fn a_short_path_without_sack_gets_two_bursts_per_window() {
+    let mut rig = after_handshake(EngineConfig::default(), false, 0);
     assert_eq!(spans(&rig.write(30_000)), [(1, 5000), (5001, 5000)]);
 }
 
@@ -214,7 +223,7 @@ fn a_short_path_gets_all_unsent_data_in_one_burst() {
         (0, &[(10_001, 14_500)][..]),
         (10, &[(10_001, 10_000), (20_001, 4500)]),
     ] {
-        let mut rig = after_handshake(EngineConfig::default(), rtt_ms);
+        let mut rig = after_handshake(EngineConfig::default(), true, rtt_ms);
         rig.write(24_500);
         rig.wait_ms(rtt_ms);
         assert_eq!(spans(&rig.push(ack(1, 10_001))), expected, "{rtt_ms} ms");
@@ -225,7 +234,7 @@ fn a_short_path_gets_all_unsent_data_in_one_burst() {
 /// unless the window has room for all unsent data.
 #[test]
 fn a_large_window_on_a_short_path_is_sent_in_two_bursts() {
-    let mut rig = after_handshake(EngineConfig::default(), 0);
+    let mut rig = after_handshake(EngineConfig::default(), true, 0);
     rig.write(200_000);
     rig.push(ack(1, 10_001));
     let sent = spans(&rig.push(ack(1, 30_001)));
@@ -240,7 +249,7 @@ fn a_small_window_on_a_short_path_is_sent_in_two_bursts() {
         initial_window: 8,
         ..EngineConfig::default()
     };
-    let mut rig = after_handshake(config, 0);
+    let mut rig = after_handshake(config, true, 0);
     assert_eq!(spans(&rig.write(30_000)), [(1, 4000), (4001, 4000)]);
 }
 
