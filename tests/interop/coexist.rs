@@ -6,7 +6,7 @@
 
 use std::{thread, time::Duration};
 
-use tidelane_tests::{Outcome, Side, Wire, ensure, wire::SERVER};
+use tidelane_tests::{Outcome, Side, Wire, ensure, tools::wait_until, wire::SERVER};
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
@@ -34,13 +34,13 @@ pub fn an_unaccelerated_server_on_another_port() -> Outcome {
     let _kernel = echo_server(&wire, None, 7001)?;
     let start = |port| {
         echo_client(&wire, Side::Client, port)?
-            .args("--connections 8 --seconds 2")
+            .args("--connections 8 --seconds 5")
             .spawn()
     };
     let (accelerated, kernel) = (start(7000)?, start(7001)?);
-    thread::sleep(Duration::from_secs(1));
-    let count = wire.kernel_connections(Side::Server, 7001)?;
-    ensure!(count == 8, "the kernel has {count} of its 8 connections");
+    wait_until(SHORT, "the kernel's 8 connections", || {
+        Ok(wire.kernel_connections(Side::Server, 7001)? == 8)
+    })?;
     check_load(&accelerated.wait(SHORT)?.success()?.json()?)?;
     check_load(&kernel.wait(SHORT)?.success()?.json()?)
 }

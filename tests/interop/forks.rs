@@ -114,7 +114,11 @@ pub fn children_outlive_their_parent() -> Outcome {
     let client = echo_client(&wire, Side::Client, 7000)?
         .args("--connections 4 --seconds 3")
         .spawn()?;
-    thread::sleep(Duration::from_secs(1));
+    // A connection for which the server has not forked when it is killed is reset.
+    tools::wait_until(SHORT, "four children with requests", || {
+        let served = |s: &&serde_json::Value| s["info"]["bytes_acked"].as_u64() > Some(0);
+        Ok(service.sockets()?.iter().filter(served).count() == 4)
+    })?;
     server.signal_and_wait(Signal::KILL, SHORT)?;
     check_load(&client.wait(SHORT)?.success()?.json()?)?;
     wait_quiet(&service)

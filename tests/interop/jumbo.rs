@@ -5,8 +5,11 @@
 
 use std::{thread, time::Duration};
 
+use rustix::process::Signal;
 use tidelane_tests::{
-    Outcome, Service, Side, Stop, Wire, ensure, tools::env_number, wire::WireOptions,
+    Outcome, Service, Side, Stop, Wire, ensure,
+    tools::{env_number, wait_until},
+    wire::WireOptions,
     wire::write_random_file,
 };
 
@@ -44,6 +47,13 @@ fn check_segments(wire: &Wire, port: u16, mtu: u32) -> Outcome {
     Ok(())
 }
 
+/// Waits until the client's kernel has connections to the port 7000.
+fn wait_for_clients(wire: &Wire) -> Outcome {
+    wait_until(SHORT, "connections of the client", || {
+        Ok(wire.kernel_connections(Side::Client, 7000)? > 0)
+    })
+}
+
 /// curl gets files of several sizes unchanged from nginx, at each of [`MTUS`] that the driver
 /// supports.
 pub fn nginx_bodies() -> Outcome {
@@ -76,11 +86,12 @@ pub fn echoes_both_ways() -> Outcome {
         "--connections 2 --bytes 1000000 --pipeline 2",
     ] {
         let client = echo_client(&wire, Side::Client, 7000)?.args(load);
-        let client = client.args("--seconds 1").spawn()?;
-        thread::sleep(Duration::from_millis(600));
+        let client = client.args("--warmup 0 --seconds 60").spawn()?;
+        wait_for_clients(&wire)?;
         check_not_in_kernel(&wire, 7000)?;
         check_segments(&wire, 7000, MTUS[0])?;
-        check_load(&client.wait(SHORT)?.success()?.json()?)?;
+        thread::sleep(Duration::from_millis(500));
+        check_load(&client.signal_and_wait(Signal::TERM, SHORT)?.json()?)?;
     }
     Ok(())
 }
@@ -92,11 +103,12 @@ pub fn a_peer_of_a_smaller_mtu() -> Outcome {
     ip(&wire, Side::Client, "link set eth1 mtu 1500")?;
     let _server = echo_server(&wire, Some(&service), 7000)?;
     let client = echo_client(&wire, Side::Client, 7000)?;
-    let client = client.args("--connections 4 --bytes 100000 --seconds 1");
+    let client = client.args("--connections 4 --bytes 100000 --warmup 0 --seconds 60");
     let client = client.spawn()?;
-    thread::sleep(Duration::from_millis(600));
+    wait_for_clients(&wire)?;
     check_segments(&wire, 7000, 1500)?;
-    check_load(&client.wait(SHORT)?.success()?.json()?)
+    thread::sleep(Duration::from_millis(500));
+    check_load(&client.signal_and_wait(Signal::TERM, SHORT)?.json()?)
 }
 
 /// After the MTU of both interfaces has grown beyond its value at the start of the service, new

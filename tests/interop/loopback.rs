@@ -312,12 +312,16 @@ pub fn deaths_reset_the_other_end() -> Outcome {
     };
     let first = server(&wire, &service, "--address 127.0.0.1", "--loopback")?;
     let load = busy(&service)?;
-    first.signal(Signal::KILL)?;
+    first.signal_and_wait(Signal::KILL, SHORT)?;
+    wait_until(SHORT, "a client without connections", || {
+        let own = service.sockets_of(load.pid())?;
+        Ok(own.iter().all(|socket| socket["state"] != "ESTABLISHED"))
+    })?;
+    // The client reads the resets, and tries to connect again.
     std::thread::sleep(Duration::from_millis(300));
     let line = load.signal_and_wait(Signal::TERM, SHORT)?.json()?;
     let error = line["first_error"].as_str().unwrap_or_default();
     ensure!(error.contains("reset"), "a dead server: {line}");
-    drop(first);
     let mut second = server(&wire, &service, "--address 127.0.0.1", "--loopback")?;
     let load = busy(&service)?;
     service.kill()?;

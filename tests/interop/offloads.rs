@@ -134,6 +134,10 @@ pub fn the_restorer_has_one_capability() -> Outcome {
     let pid = service.pid();
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
     let status = format!("/proc/{}/status", children.trim());
+    // The process limits itself after its start, and sets the seccomp filter last.
+    wait_until(SHORT, "the seccomp filter of tdl-restorer", || {
+        Ok(fs::read_to_string(&status)?.contains("\nSeccomp:\t2\n"))
+    })?;
     let text = fs::read_to_string(&status)?;
     for (name, value) in [
         ("Name", "tdl-restorer"),

@@ -16,6 +16,9 @@ struct waiter {
 	unsigned data;
 };
 
+/* Number of waiters that have got an event. */
+static int ended;
+
 static void *wait_in_outer(void *argument)
 {
 	struct waiter *waiter = argument;
@@ -23,6 +26,7 @@ static void *wait_in_outer(void *argument)
 	__atomic_store_n(&waiter->tid, (pid_t)syscall(SYS_gettid), __ATOMIC_SEQ_CST);
 	must(epoll_wait(outer, &event, 1, -1) == 1);
 	waiter->data = event.data.u32;
+	__atomic_add_fetch(&ended, 1, __ATOMIC_SEQ_CST);
 	return NULL;
 }
 
@@ -68,9 +72,11 @@ void nested_added_later(void)
 		must(epoll_control(inner, EPOLL_CTL_ADD, fd, EPOLLIN, 0) == 0);
 		if (round % 2 == 0)
 			must(epoll_control(outer, EPOLL_CTL_ADD, inner, EPOLLIN, INNER) == 0);
+		int before = __atomic_load_n(&ended, __ATOMIC_SEQ_CST);
 		for (int i = 0; i < 2; i++) {
 			pause_briefly();
 			must(write(ends[1], "x", 1) == 1);
+			await(__atomic_load_n(&ended, __ATOMIC_SEQ_CST) > before + i);
 		}
 		pause_briefly();
 		peer_sends(other, 30, 1);

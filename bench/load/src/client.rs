@@ -27,6 +27,10 @@ use crate::{
 const READ_MAX: usize = 256 * 1024;
 /// Largest number of descriptors that one `epoll_wait` reports.
 const EVENTS_MAX: usize = 512;
+/// If no exchange has completed and no connection has failed at the end of the counted time, the
+/// client waits for at most this time for the first exchange or failure. With --total, the client
+/// does not wait.
+const FIRST_RESULT_MAX: Duration = Duration::from_secs(5);
 /// Least time between the failure of a connection and the next attempt to connect. Also the
 /// interval at which the client looks for due attempts.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
@@ -40,7 +44,8 @@ pub struct Load {
     /// Number of concurrent connections.
     #[arg(long, default_value_t = 1)]
     pub connections: usize,
-    /// Seconds during which exchanges are counted.
+    /// Seconds during which exchanges are counted; up to five seconds more if no exchange has
+    /// completed and no connection has failed by then (not with --total).
     #[arg(long, default_value_t = 3.0)]
     pub seconds: f64,
     /// Seconds before counting starts.
@@ -184,10 +189,8 @@ impl<'a> Client<'a> {
     fn run(&mut self) -> io::Result<()> {
         let start = Instant::now();
         let warm = start + Duration::from_secs_f64(self.load.warmup);
-        let end = match self.load.total {
-            0 => warm + Duration::from_secs_f64(self.load.seconds),
-            _ => start + Duration::from_secs_f64(self.load.warmup + self.load.seconds),
-        };
+        let measured = Duration::from_secs_f64(self.load.seconds);
+        let mut end = warm + measured;
         for index in 0..self.connections.len() {
             self.open(index);
         }
@@ -195,14 +198,15 @@ impl<'a> Client<'a> {
         let mut retry = start + RETRY_AFTER;
         loop {
             let now = Instant::now();
-            if sys::ending() || now >= end || (self.load.total > 0 && self.done >= self.load.total)
-            {
-                return self.check_total();
-            }
             if !self.counting && now >= warm {
                 self.counting = true;
                 self.counting_since = now;
                 self.cpu_at_start = sys::cpu_time();
+                end = now + measured;
+            }
+            let all_done = self.load.total > 0 && self.done >= self.load.total;
+            if sys::ending() || all_done || now >= end + self.grace() {
+                return self.check_total();
             }
             if now >= retry {
                 self.retry(now);
@@ -214,6 +218,15 @@ impl<'a> Client<'a> {
             for event in &ready {
                 self.serve(event);
             }
+        }
+    }
+
+    /// Returns the time for which the client waits after the counted time.
+    fn grace(&self) -> Duration {
+        let has_result = self.report.requests > 0 || self.report.errors > 0;
+        match self.load.total > 0 || has_result {
+            true => Duration::ZERO,
+            false => FIRST_RESULT_MAX,
         }
     }
 

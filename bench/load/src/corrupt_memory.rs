@@ -40,7 +40,7 @@ const HEAD_LEN: u64 = 4096 + (2 << 20);
 /// Number of bytes to overwrite at the start of the slots, and again at the start of the send
 /// buffers. A slot is the shared record of a connection.
 const AREA_LEN: u64 = 256 << 10;
-/// Time for which the connections run before the program overwrites memory.
+/// Time between the program's registration with the service and the first overwritten word.
 const QUIET: Duration = Duration::from_millis(200);
 
 /// Runs the load, and overwrites memory until the time is over or an error occurs. If the load has
@@ -50,7 +50,6 @@ pub fn run(options: &Options) -> io::Result<()> {
     let deadline = Instant::now() + Duration::from_secs_f64(seconds);
     let seed = options.seed;
     thread::spawn(move || {
-        thread::sleep(QUIET);
         if let Err(error) = corrupt_memory(seed, deadline) {
             eprintln!("tidelane-load: corrupt-memory: {error}");
         }
@@ -81,7 +80,14 @@ fn corrupt_memory(seed: u64, deadline: Instant) -> io::Result<()> {
         .read(true)
         .write(true)
         .open("/proc/self/mem")?;
-    let areas = find_areas(&memory)?;
+    let areas = loop {
+        match find_areas(&memory) {
+            // The program has not yet registered with the service.
+            Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(10)),
+            found => break found?,
+        }
+    };
+    thread::sleep(QUIET);
     let total: u64 = areas.iter().map(|area| area.len).sum();
     println!("overwriting {total} bytes");
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);

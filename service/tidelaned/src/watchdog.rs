@@ -275,6 +275,10 @@ mod tests {
             std::thread::sleep(StdDuration::from_secs(3600));
         });
         let waiting = receiver.recv().expect("a thread");
+        // On a busy machine, the thread waits for a CPU before it sleeps.
+        while ThreadTime::of(waiting).is_ok_and(|time| time.is_runnable) {
+            std::thread::sleep(interval);
+        }
         let mut waiting = StallClock::of(waiting);
         std::thread::sleep(interval);
         for checks in 1..=3 {
