@@ -148,7 +148,12 @@ pub fn connections_of_the_kernel_go_on_there() -> Outcome {
         "1,000 frames that the demux left to the kernel",
         || Ok(service.counters()?["demux_kernel_socket"].as_u64() > Some(1000)),
     )?;
-    check_load(&before.signal_and_wait(Signal::TERM, SHORT)?.json()?)?;
+    check_load(
+        &before
+            .signal_and_wait(Signal::TERM, SHORT)?
+            .success()?
+            .json()?,
+    )?;
     drop(server);
     Ok(())
 }

@@ -91,7 +91,12 @@ pub fn echoes_both_ways() -> Outcome {
         check_not_in_kernel(&wire, 7000)?;
         check_segments(&wire, 7000, MTUS[0])?;
         thread::sleep(Duration::from_millis(500));
-        check_load(&client.signal_and_wait(Signal::TERM, SHORT)?.json()?)?;
+        check_load(
+            &client
+                .signal_and_wait(Signal::TERM, SHORT)?
+                .success()?
+                .json()?,
+        )?;
     }
     Ok(())
 }
@@ -108,7 +113,12 @@ pub fn a_peer_of_a_smaller_mtu() -> Outcome {
     wait_for_clients(&wire)?;
     check_segments(&wire, 7000, 1500)?;
     thread::sleep(Duration::from_millis(500));
-    check_load(&client.signal_and_wait(Signal::TERM, SHORT)?.json()?)
+    check_load(
+        &client
+            .signal_and_wait(Signal::TERM, SHORT)?
+            .success()?
+            .json()?,
+    )
 }
 
 /// After the MTU of both interfaces has grown beyond its value at the start of the service, new

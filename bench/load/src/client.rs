@@ -27,10 +27,6 @@ use crate::{
 const READ_MAX: usize = 256 * 1024;
 /// Largest number of descriptors that one `epoll_wait` reports.
 const EVENTS_MAX: usize = 512;
-/// If no exchange has completed and no connection has failed at the end of the counted time, the
-/// client waits for at most this time for the first exchange or failure. With --total, the client
-/// does not wait.
-const FIRST_RESULT_MAX: Duration = Duration::from_secs(5);
 /// Least time between the failure of a connection and the next attempt to connect. Also the
 /// interval at which the client looks for due attempts.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
@@ -44,8 +40,7 @@ pub struct Load {
     /// Number of concurrent connections.
     #[arg(long, default_value_t = 1)]
     pub connections: usize,
-    /// Seconds during which exchanges are counted; up to five seconds more if no exchange has
-    /// completed and no connection has failed by then (not with --total).
+    /// Seconds during which exchanges are counted.
     #[arg(long, default_value_t = 3.0)]
     pub seconds: f64,
     /// Seconds before counting starts.
@@ -205,7 +200,7 @@ impl<'a> Client<'a> {
                 end = now + measured;
             }
             let all_done = self.load.total > 0 && self.done >= self.load.total;
-            if sys::ending() || all_done || now >= end + self.grace() {
+            if sys::ending() || all_done || now >= end {
                 return self.check_total();
             }
             if now >= retry {
@@ -218,15 +213,6 @@ impl<'a> Client<'a> {
             for event in &ready {
                 self.serve(event);
             }
-        }
-    }
-
-    /// Returns the time for which the client waits after the counted time.
-    fn grace(&self) -> Duration {
-        let has_result = self.report.requests > 0 || self.report.errors > 0;
-        match self.load.total > 0 || has_result {
-            true => Duration::ZERO,
-            false => FIRST_RESULT_MAX,
         }
     }
 

@@ -86,9 +86,8 @@ impl Scene {
     }
 
     /// Tries to open a connection with raw frames from the IP address `from` to `port` of the
-    /// server. `to_mac` is the destination MAC address. `more` are further options of the attack,
-    /// such as `--seconds`, the time for which the attack waits for the server's payload. Returns
-    /// the attack's result.
+    /// server. `to_mac` is the destination MAC address. `more` are further options of the attack.
+    /// Returns the attack's result.
     fn attack(&mut self, from: &str, port: u16, to_mac: &str, more: &str) -> Result<Value, Stop> {
         self.from_port += 1;
         let to = if from.contains(':') {
@@ -99,7 +98,7 @@ impl Scene {
         let attacker = tools::binary("tidelane-attacker")?;
         let program = self.wire.program(Side::Client, &attacker.to_string_lossy());
         let program = program
-            .args("frames --interface")
+            .args("frames --seconds 0.4 --interface")
             .arg(INTERFACE)
             .arg("--from")
             .arg(from)
@@ -111,7 +110,12 @@ impl Scene {
             .arg(self.from_port)
             .arg("--to-mac")
             .arg(to_mac);
-        program.args(more).run(SHORT)?.success()?.json()
+        let program = if more.is_empty() {
+            program
+        } else {
+            program.args(more)
+        };
+        program.run(SHORT)?.success()?.json()
     }
 
     /// Runs `ip neigh` with the arguments `words` in the server's namespace.
@@ -139,7 +143,7 @@ pub fn martians_get_no_answer() -> Outcome {
     let mac = scene.server_mac.clone();
     for port in [ACCELERATED_PORT, KERNEL_PORT] {
         for from in MARTIANS {
-            let received = scene.attack(from, port, &mac, "--seconds 0.4")?;
+            let received = scene.attack(from, port, &mac, "")?;
             let nothing = ["syn_acks", "resets", "segments"].map(|name| received[name] == 0);
             ensure!(nothing == [true; 3], "{from} to {port}: {received}");
         }
@@ -160,7 +164,7 @@ pub fn frames_for_others_are_not_taken() -> Outcome {
     let _kernel = echo_server(&scene.wire, None, KERNEL_PORT)?;
     for port in [ACCELERATED_PORT, KERNEL_PORT] {
         for to_mac in [UNUSED_MAC, "ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:01"] {
-            let received = scene.attack(UNUSED_ADDRESS, port, to_mac, "--seconds 0.4")?;
+            let received = scene.attack(UNUSED_ADDRESS, port, to_mac, "")?;
             let nothing = ["syn_acks", "resets", "segments"].map(|name| received[name] == 0);
             ensure!(nothing == [true; 3], "{to_mac} to {port}: {received}");
         }
@@ -180,8 +184,7 @@ pub fn only_the_resolved_neighbour_is_sent_to() -> Outcome {
     let _accelerated = echo_server(&scene.wire, Some(&scene.service), ACCELERATED_PORT)?;
     let _kernel = echo_server(&scene.wire, None, KERNEL_PORT)?;
     let mac = scene.server_mac.clone();
-    let spoofed = format!("--from-mac {SPOOFED_MAC} --seconds 0.4");
-    let patient = format!("--from-mac {SPOOFED_MAC} --seconds 10");
+    let spoofed = format!("--from-mac {SPOOFED_MAC}");
     for port in [ACCELERATED_PORT, KERNEL_PORT] {
         let received = scene.attack(UNUSED_ADDRESS, port, &mac, &spoofed)?;
         ensure!(
@@ -203,7 +206,7 @@ pub fn only_the_resolved_neighbour_is_sent_to() -> Outcome {
         "replace {UNUSED_ADDRESS} lladdr {SPOOFED_MAC} nud permanent dev {INTERFACE}"
     ))?;
     for port in [ACCELERATED_PORT, KERNEL_PORT, ACCELERATED_PORT] {
-        let received = scene.attack(UNUSED_ADDRESS, port, &mac, &patient)?;
+        let received = scene.attack(UNUSED_ADDRESS, port, &mac, &spoofed)?;
         ensure!(received["payload"] == PAYLOAD, "{port}: {received}");
         let shown = scene.neighbour(&format!("show {UNUSED_ADDRESS} dev {INTERFACE}"))?;
         ensure!(shown.contains("PERMANENT"), "{shown}");

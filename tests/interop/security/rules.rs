@@ -28,11 +28,11 @@ pub fn reload(service: &Service, rules: &str) -> Outcome {
 }
 
 /// Gets `url` with curl. Returns curl's exit status: 0 for success, 7 if the connection is refused,
-/// 28 if curl has no complete answer after four seconds.
+/// 28 if curl has no complete answer after a second.
 pub fn curl_status(wire: &Wire, url: &str) -> Result<Option<i32>, Stop> {
     let curl = wire
         .program(Side::Client, "curl")
-        .args("-sS --max-time 4 -o /dev/null");
+        .args("-sS --max-time 1 -o /dev/null");
     Ok(curl.arg(url).finish(SHORT)?.status.code())
 }
 

@@ -186,21 +186,18 @@ fn a_window_on_a_gso_link_is_sent_in_two_bursts() {
 /// Creates an established connection whose handshake took `rtt_ms` ms, on a link with GSO. The peer
 /// permits SACK if `sack_permitted` is true.
 fn after_handshake(config: EngineConfig, sack_permitted: bool, rtt_ms: u64) -> Rig {
-    let mut rig = Rig::listening(config, SocketOptions::default());
-    rig.driver.burst_len = 64 << 10;
-    let options = TcpOptions {
+    let opening = syn(TcpOptions {
         mss: Some(1000),
         sack_permitted,
         ..TcpOptions::NONE
-    };
-    rig.push(syn(options));
-    rig.wait_ms(rtt_ms);
-    rig.push(ack(1, 1));
+    });
+    let mut rig = Rig::established_after(config, SocketOptions::default(), opening, rtt_ms);
+    rig.driver.burst_len = 64 << 10;
     rig
 }
 
-/// On a path with an SRTT of less than 1 ms, an additional burst and its ACK cost more time than
-/// the timeout after a lost ACK.
+/// On a path with an SRTT of less than 1 ms, an additional burst and its ACK cost the hosts more
+/// time than the path takes.
 #[test]
 fn a_short_path_gets_the_initial_window_in_one_burst() {
     let mut rig = after_handshake(EngineConfig::default(), true, 0);

@@ -253,13 +253,25 @@ impl Rig {
         Self::established_by(config, options, syn(TcpOptions { mss, ..peer }))
     }
 
-    /// Creates an established connection that the peer has opened with this SYN.
+    /// Creates an established connection that the peer has opened with this SYN. The handshake
+    /// takes 10 ms.
     pub fn established_by(config: EngineConfig, options: SocketOptions, opening: In) -> Self {
+        Self::established_after(config, options, opening, 10)
+    }
+
+    /// Creates an established connection, as [`established_by`](Self::established_by) does, whose
+    /// handshake takes `rtt_ms` ms.
+    pub fn established_after(
+        config: EngineConfig,
+        options: SocketOptions,
+        opening: In,
+        rtt_ms: u64,
+    ) -> Self {
         let mut rig = Self::listening(config, options);
         let reply = rig.push(opening);
         assert_eq!(reply.len(), 1, "one SYN,ACK");
         assert!(reply[0].flags.contains(SYN | ACK));
-        rig.wait_ms(10);
+        rig.wait_ms(rtt_ms);
         let mut done = ack(1, 1);
         if let Some(timestamps) = reply[0].options.timestamps {
             done = done.ts(1, timestamps.tsval);

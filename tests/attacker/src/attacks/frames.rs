@@ -151,12 +151,12 @@ impl Attack<'_> {
         self.link.send(&frame)
     }
 
-    /// Receives frames for [`Options::seconds`], or until a segment with payload has arrived.
+    /// Receives frames for [`Options::seconds`].
     fn receive_all(&mut self) -> Result<(), Failure> {
         let until = Instant::now() + Duration::from_secs_f64(self.options.seconds);
         while let Some(frame) = self.link.receive(until)? {
             self.on_frame(&frame)?;
-            if Instant::now() >= until || !self.received.payload.is_empty() {
+            if Instant::now() >= until {
                 break;
             }
         }
