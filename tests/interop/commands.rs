@@ -88,8 +88,8 @@ pub fn a_kernel_without_af_xdp() -> Outcome {
     let source = tools::source_root().join("tests/interop/without_af_xdp.c");
     tools::compile(&without, &[source])?;
     for (binary, line) in [
-        ("tidelane", "up eth1 --name never"),
-        ("tidelaned", "--interface eth1 --name never"),
+        ("tidelane", "up eth1 --name td-no-af-xdp"),
+        ("tidelaned", "--interface eth1 --name td-no-af-xdp"),
     ] {
         let finished = wire
             .program(Side::Server, &without.to_string_lossy())
@@ -97,7 +97,10 @@ pub fn a_kernel_without_af_xdp() -> Outcome {
             .args(line)
             .finish(SHORT)?;
         check_refusal(&finished, "this kernel has no AF_XDP")?;
-        ensure!(!run_dir("never").exists(), "the run directory exists");
+        ensure!(
+            !run_dir("td-no-af-xdp").exists(),
+            "the run directory exists"
+        );
     }
     Ok(())
 }

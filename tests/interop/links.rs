@@ -146,6 +146,28 @@ pub fn programs_of_others_are_named() -> Outcome {
     Ok(())
 }
 
+/// Two commands start a service of the same name at the same time, on two interfaces that the
+/// service refuses. Each command states the reason for its own interface.
+pub fn commands_of_one_name_state_their_own_reasons() -> Outcome {
+    let wire = Wire::new()?;
+    let _other = other_program(&wire, INTERFACE, "generic", "theirs")?;
+    let name = format!("{}-twice", wire.namespace(Side::Server));
+    for _ in 0..5 {
+        let mut commands = Vec::new();
+        for (interface, words) in [
+            (INTERFACE, "eth1 has another generic XDP program"),
+            ("lo", "lo is the loopback"),
+        ] {
+            let command = tidelane(&wire, &format!("up {interface} --name {name}"))?;
+            commands.push((command.spawn()?, words));
+        }
+        for (command, words) in commands {
+            check_refusal(&command.wait(SHORT)?, words)?;
+        }
+    }
+    Ok(())
+}
+
 /// A service ends when its interface becomes a port of a bridge, because the bridge then has the
 /// addresses.
 pub fn a_port_of_a_bridge_ends_the_service() -> Outcome {

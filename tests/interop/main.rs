@@ -153,6 +153,7 @@ const CASES: &[Case] = cases![
     jumbo::a_larger_mtu_than_at_the_start 60,
     links::kinds_are_refused_with_the_reason 60,
     links::programs_of_others_are_named 60,
+    links::commands_of_one_name_state_their_own_reasons 60,
     links::a_port_of_a_bridge_ends_the_service 60,
     links::tagged_frames_reach_no_connection 60,
     links::vlans_beside_the_service 60,

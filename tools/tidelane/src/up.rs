@@ -1,7 +1,7 @@
 //! `tidelane up`: starts the service (`tidelaned`) in the background and waits until it is ready.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, TryLockError},
     io::{self, Read, Seek, SeekFrom},
     os::unix::{fs::MetadataExt, process::CommandExt},
     path::{Path, PathBuf},
@@ -69,6 +69,7 @@ pub struct Options {
 pub fn up(options: &Options) -> Result<(), Failure> {
     check_machine(&options.interface)?;
     let service = &options.service;
+    let _turn = lock_log(Path::new(LOG), service)?;
     if service.is_running() {
         return Err(Failure::new(format!(
             "service {:?} is already running",
@@ -138,6 +139,29 @@ fn open_log(dir: &Path, service: &ServiceName) -> io::Result<File> {
     let flags = OFlags::CREATE | OFlags::APPEND | OFlags::RDWR;
     let owner_only = Mode::RUSR | Mode::WUSR;
     own.open(&format!("{}.log", service.name), flags, owner_only)
+}
+
+/// Locks the service's log until the returned file is closed. Two commands that start a service of
+/// the same name at the same time would otherwise read each other's lines in the log. If another
+/// command has the lock, waits until the other command ends, for at most twice [`READY_WITHIN`].
+fn lock_log(dir: &Path, service: &ServiceName) -> Result<File, Failure> {
+    // The lock belongs to this opening of the file. The service inherits another opening, and
+    // therefore does not keep the lock.
+    let log = open_log(dir, service).context("cannot open the log")?;
+    let start = Instant::now();
+    while start.elapsed() < 2 * READY_WITHIN {
+        match log.try_lock() {
+            Ok(()) => return Ok(log),
+            Err(TryLockError::WouldBlock) => thread::sleep(ASK_EVERY),
+            Err(TryLockError::Error(error)) => {
+                return Err(error).context("cannot lock the log");
+            }
+        }
+    }
+    Err(Failure::new(format!(
+        "another command has started service {:?} and does not end (see: pgrep -a tidelane)",
+        service.name
+    )))
 }
 
 /// Starts the service's process. Its output goes to the log.
