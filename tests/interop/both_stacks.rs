@@ -17,7 +17,7 @@ use tidelane_tests::{
 
 use crate::{
     servers::{curl, nginx, redis},
-    support::{SHORT, check_load, echo_client, echo_server},
+    support::{SHORT, check_load, echo_client, echo_server, stop_and_check_load},
 };
 
 /// Port of the echo server.
@@ -148,12 +148,7 @@ pub fn connections_of_the_kernel_go_on_there() -> Outcome {
         "1,000 frames that the demux left to the kernel",
         || Ok(service.counters()?["demux_kernel_socket"].as_u64() > Some(1000)),
     )?;
-    check_load(
-        &before
-            .signal_and_wait(Signal::TERM, SHORT)?
-            .success()?
-            .json()?,
-    )?;
+    stop_and_check_load(before)?;
     drop(server);
     Ok(())
 }

@@ -12,7 +12,7 @@ use tidelane_tests::{
     wire::SERVER,
 };
 
-use crate::support::{SHORT, check_load, echo_client, echo_server};
+use crate::support::{SHORT, check_load, echo_client, echo_server, stop_and_check_load};
 
 /// Number of rounds of kills before the service's resources are measured for the first time.
 const REFERENCE_KILL: u64 = 5;
@@ -133,12 +133,7 @@ pub fn killed_program_frees_all() -> Outcome {
     if let Some(size) = size {
         size.check_no_growth(&service)?;
     }
-    check_load(
-        &bystander
-            .signal_and_wait(Signal::TERM, SHORT)?
-            .success()?
-            .json()?,
-    )?;
+    stop_and_check_load(bystander)?;
     let client = echo_client(&wire, Side::Client, 7001)?.args("--seconds 0.3");
     check_load(&client.run(SHORT)?.json()?)
 }

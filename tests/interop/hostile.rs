@@ -17,7 +17,7 @@ use tidelane_tests::{
     wire::SERVER,
 };
 
-use crate::support::{SHORT, check_load, echo_client, echo_server};
+use crate::support::{SHORT, check_load, echo_client, echo_server, stop_and_check_load};
 
 /// Largest number of programs that try to jam a doorbell, one after the other. Each program tries
 /// for a second. A doorbell is the eventfd to which the service writes in order to wake a program.
@@ -57,8 +57,7 @@ pub fn scribbler_disturbs_nobody() -> Outcome {
         service.ask("status")?;
     }
     for client in [remote, local] {
-        let finished = client.signal_and_wait(rustix::process::Signal::TERM, SHORT)?;
-        check_load(&finished.success()?.json()?)?;
+        stop_and_check_load(client)?;
     }
     let fresh = echo_client(&wire, Side::Client, 7000)?.args("--seconds 0.3");
     check_load(&fresh.run(SHORT)?.json()?)
@@ -89,12 +88,7 @@ pub fn jammed_doorbell_disturbs_nobody() -> Outcome {
         counters["stuck_doorbells"].as_u64() > Some(0),
         "the service never met a jammed doorbell: {counters}"
     );
-    check_load(
-        &remote
-            .signal_and_wait(rustix::process::Signal::TERM, SHORT)?
-            .success()?
-            .json()?,
-    )?;
+    stop_and_check_load(remote)?;
     let fresh = echo_client(&wire, Side::Client, 7000)?.args("--seconds 0.3");
     check_load(&fresh.run(SHORT)?.json()?)
 }

@@ -5,7 +5,6 @@
 
 use std::{thread, time::Duration};
 
-use rustix::process::Signal;
 use tidelane_tests::{
     Outcome, Service, Side, Stop, Wire, ensure,
     tools::{env_number, wait_until},
@@ -15,7 +14,9 @@ use tidelane_tests::{
 
 use crate::{
     servers::{check_bodies, nginx},
-    support::{SHORT, check_load, check_not_in_kernel, echo_client, echo_server, ip},
+    support::{
+        SHORT, check_load, check_not_in_kernel, echo_client, echo_server, ip, stop_and_check_load,
+    },
 };
 
 /// The common jumbo MTU, and the largest MTU that the service supports, in bytes.
@@ -91,12 +92,7 @@ pub fn echoes_both_ways() -> Outcome {
         check_not_in_kernel(&wire, 7000)?;
         check_segments(&wire, 7000, MTUS[0])?;
         thread::sleep(Duration::from_millis(500));
-        check_load(
-            &client
-                .signal_and_wait(Signal::TERM, SHORT)?
-                .success()?
-                .json()?,
-        )?;
+        stop_and_check_load(client)?;
     }
     Ok(())
 }
@@ -113,12 +109,7 @@ pub fn a_peer_of_a_smaller_mtu() -> Outcome {
     wait_for_clients(&wire)?;
     check_segments(&wire, 7000, 1500)?;
     thread::sleep(Duration::from_millis(500));
-    check_load(
-        &client
-            .signal_and_wait(Signal::TERM, SHORT)?
-            .success()?
-            .json()?,
-    )
+    stop_and_check_load(client)
 }
 
 /// After the MTU of both interfaces has grown beyond its value at the start of the service, new

@@ -5,6 +5,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
+use rustix::process::Signal;
 use serde_json::Value;
 use tidelane_tests::{
     Outcome, Program, Running, Service, Side, Stop, Wire, ensure, tools::patience, wire::SERVER,
@@ -52,6 +53,13 @@ pub fn check_load(line: &Value) -> Outcome {
     ensure!(line["errors"] == 0, "connections failed: {line}");
     ensure!(line["requests"].as_u64() > Some(0), "no request: {line}");
     Ok(())
+}
+
+/// Ends a load client by SIGTERM. Fails unless the client's result has at least one request and no
+/// error.
+pub fn stop_and_check_load(client: Running) -> Outcome {
+    let finished = client.signal_and_wait(Signal::TERM, SHORT)?;
+    check_load(&finished.success()?.json()?)
 }
 
 /// Fails unless two files have the same bytes.
