@@ -109,7 +109,7 @@ impl Port {
         let is_partial = terms.flags & RX_CHECKSUM_MAY_BE_PARTIAL != 0;
         let end = |pair: &[OwnedFd]| {
             let memories = [pair[0].as_fd(), pair[1].as_fd()];
-            let regions = PortRegions::map(memories, terms.ring_len)?;
+            let regions = PortRegions::map(memories, terms.number, terms.ring_len)?;
             Ok(ProgramEnd::new(&regions, terms.frame_len_max, is_partial))
         };
         let ends = memories.chunks_exact(2).map(end);

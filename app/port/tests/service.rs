@@ -37,6 +37,8 @@ use tidelane_ring::{
 
 /// Number of the fake service's cores.
 const CORES: usize = 2;
+/// Number of the mux port.
+const NUMBER: u32 = 7;
 /// MAC address of the interface that the fake service reports.
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 /// A time that no test waits for.
@@ -90,7 +92,7 @@ impl Service {
         let bell = descriptors.into_iter().next().expect("the doorbell");
         let bell = Arc::new(Doorbell::from_untrusted(bell).unwrap());
         let ring_len = request.packet_port.ring_len;
-        let made = (0..CORES).map(|_| PortMemories::create(ring_len).unwrap());
+        let made = (0..CORES).map(|_| PortMemories::create(NUMBER, ring_len).unwrap());
         let (regions, memories): (Vec<_>, Vec<_>) = made.unzip();
         let ends = regions
             .iter()
@@ -100,7 +102,7 @@ impl Service {
         let bells: Vec<Doorbell> = (0..CORES).map(|_| Doorbell::new().unwrap()).collect();
         let answer = Message {
             packet_port: PacketPort {
-                number: 7,
+                number: NUMBER,
                 cores: CORES as u32,
                 ring_len,
                 flags: RX_CHECKSUM_MAY_BE_PARTIAL,

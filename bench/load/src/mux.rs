@@ -203,7 +203,7 @@ fn open_ports(
     let mut ports = Ports::new(frames.mac, vec![address], usize::from(options.ports));
     let mut programs = Vec::new();
     for number in 0..options.ports {
-        let (service, program) = PortRegions::heap(options.ring_len)?;
+        let (service, program) = PortRegions::heap(number.into(), options.ring_len)?;
         let id = ports
             .open(ServiceEnd::new(&service, None))
             .map_err(|_| io::Error::other("too many mux ports"))?;

@@ -43,7 +43,7 @@ const POLLS_MAX: u32 = 1000;
 /// Returns an embedded stack on a new mux port, and the mux's end of the port. Each byte of the
 /// stack's secret key is `secret`.
 fn stack(secret: u8) -> (Stack<ProgramEnd>, ServiceEnd) {
-    let (service, program) = PortRegions::heap(RING_LEN).expect("there is memory");
+    let (service, program) = PortRegions::heap(0, RING_LEN).expect("there is memory");
     let config = StackConfig {
         mac: MAC,
         shared_addresses: true,

@@ -61,7 +61,7 @@ impl Net {
         let mut mux = Mux::new(mux_nic, mux_host, MAC, vec![ADDRESSES[0]], ports as usize);
         let mut open = |number: u32| {
             let ring_len = (RING_LEN / ports).max(RING_LEN_MIN);
-            let (service, program) = PortRegions::heap(ring_len).expect("there is memory");
+            let (service, program) = PortRegions::heap(number, ring_len).expect("there is memory");
             let opened = mux.open(ServiceEnd::new(&service, None));
             let (id, _doorbell) = opened.expect("there is room for the port");
             let local = local(number);

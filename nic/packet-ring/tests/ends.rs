@@ -8,6 +8,8 @@ use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, TxChecksum};
 use tidelane_packet_ring::{ProgramEnd, ServiceEnd};
 use tidelane_ring::{Doorbell, PortMemories, PortRegions};
 
+/// Number of the mux port.
+const NUMBER: u32 = 7;
 const RING_LEN: u32 = 64 * 1024;
 
 /// Both ends, the program's mappings of the shared memory, and the program's doorbell (an eventfd).
@@ -19,9 +21,9 @@ struct Port {
 }
 
 fn port() -> Port {
-    let (service, memories) = PortMemories::create(RING_LEN).expect("there is memory");
-    let regions =
-        PortRegions::map(memories.descriptors(), RING_LEN).expect("the memory can be mapped");
+    let (service, memories) = PortMemories::create(NUMBER, RING_LEN).expect("there is memory");
+    let regions = PortRegions::map(memories.descriptors(), NUMBER, RING_LEN)
+        .expect("the memory can be mapped");
     let doorbell = Arc::new(Doorbell::new().expect("an eventfd"));
     Port {
         service: ServiceEnd::new(&service, Some(doorbell.clone())),
@@ -158,7 +160,8 @@ fn nonsense_in_the_memory_ends_the_port_only() {
             send(&mut port.program, &[3; 100]);
             port.program.tx_flush();
             let at = 4096 + u64::from(next() % RING_LEN / 16) * 16;
-            let at = [0, 64, 128, 4096, at][next() as usize % 5];
+            let head = port.regions.head_at;
+            let at = [head, head + 64, head + 128, 4096, at][next() as usize % 5];
             let value = [next(), next() % 5000, u32::MAX, 0][next() as usize % 4];
             if next() % 20 == 0 {
                 assert!(port.regions.own.copy_in(at, &value.to_ne_bytes()));

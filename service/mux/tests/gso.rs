@@ -148,7 +148,8 @@ impl Net {
         let (_host, mux_host) = MemPort::pair(config);
         let mut mux = Mux::new(nic, mux_host, LOCAL_MAC, vec![LOCAL, LOCAL_V6], 2);
         let opened = [0, 1].map(|number| {
-            let (service, program) = PortRegions::heap(RING_LEN).expect("there is memory");
+            let (service, program) =
+                PortRegions::heap(number.into(), RING_LEN).expect("there is memory");
             let (id, _) = mux.open(ServiceEnd::new(&service, None)).expect("room");
             for addr in [LOCAL, LOCAL_V6] {
                 let local = Endpoint::new(addr, FIRST + number);
@@ -598,7 +599,7 @@ fn a_gso_frame_without_room_is_sent_as_segments() {
 /// is 0 for a frame that is no GSO frame.
 #[test]
 fn a_burst_reports_the_segment_size_of_gso_frames() {
-    let (service, program) = PortRegions::heap(RING_LEN).expect("there is memory");
+    let (service, program) = PortRegions::heap(0, RING_LEN).expect("there is memory");
     let (mut end, mut program) = (
         ServiceEnd::new(&service, None),
         ProgramEnd::new(&program, 1514, false),

@@ -95,7 +95,7 @@ impl Net {
     fn new(count: u16) -> Self {
         let mut ports = Ports::new(LOCAL_MAC, vec![LOCAL], usize::from(count));
         let programs = (0..count).map(|number| {
-            let (service, program) = PortRegions::heap(512 * 1024).expect("memory");
+            let (service, program) = PortRegions::heap(number.into(), 512 * 1024).expect("memory");
             let id = ports.open(ServiceEnd::new(&service, None)).expect("room");
             let tuple = Tuple {
                 protocol: 6,
@@ -391,7 +391,7 @@ fn a_closed_port_does_not_wait() {
     net.run_until(START + Duration::from_secs(5));
     assert_eq!(net.sent(0), 1);
     // The next mux port with this number has no limit.
-    let (service, program) = PortRegions::heap(64 * 1024).expect("memory");
+    let (service, program) = PortRegions::heap(0, 64 * 1024).expect("memory");
     assert_eq!(
         net.ports.open(ServiceEnd::new(&service, None)),
         Ok(PortId(0))

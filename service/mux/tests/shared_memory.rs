@@ -11,6 +11,8 @@ use crate::frames::{LOCAL, LOCAL_MAC, TestFrame, receive, send};
 
 mod frames;
 
+/// Number of each mux port. The number decides where the indices are in the first page.
+const NUMBER: u32 = 20;
 /// Length in bytes of the packet ring of each direction.
 const RING_LEN: u32 = 16 * 1024;
 /// TCP port that the first mux port has claimed.
@@ -112,7 +114,7 @@ impl Net {
 }
 
 fn open(mux: &mut Mux<MemPort, MemPort, ServiceEnd>) -> Program {
-    let (service, regions) = PortRegions::heap(RING_LEN).expect("there is memory");
+    let (service, regions) = PortRegions::heap(NUMBER, RING_LEN).expect("there is memory");
     let end = ServiceEnd::new(&service, None);
     let (id, _doorbell) = mux.open(end).expect("there is room for a port");
     Program {
@@ -157,9 +159,9 @@ const HARMS: [Harm; 8] = [
 impl Net {
     /// Makes the first program misbehave. `round` varies the values that the program writes.
     ///
-    /// A ring consists of units of 16 bytes. The program's memory has the number of produced units
-    /// at the offset 0, the number of consumed units at the offset 64, and the packets from the
-    /// offset 4096 on.
+    /// A ring consists of units of 16 bytes. The head of the program's memory has the number of
+    /// produced units at its start and the number of consumed units at its offset 64. The packets
+    /// start at the offset 4096 of the memory.
     fn harm(&mut self, harm: Harm, round: u32) {
         let Program { end, regions, .. } = &mut self.programs[0];
         let memory = &regions.own;
@@ -173,8 +175,9 @@ impl Net {
                 }
             }
             Harm::Indices => {
-                assert!(memory.copy_in(0, &(round.wrapping_mul(0x9e37_79b9)).to_ne_bytes()));
-                assert!(memory.copy_in(64, &(!round).to_ne_bytes()));
+                let head = regions.head_at;
+                assert!(memory.copy_in(head, &(round.wrapping_mul(0x9e37_79b9)).to_ne_bytes()));
+                assert!(memory.copy_in(head + 64, &(!round).to_ne_bytes()));
             }
             Harm::Lengths => {
                 send(end, &TestFrame::outgoing(FIRST).bytes());

@@ -40,7 +40,7 @@ pub use registration::{Message, TcpInfo, message, not_accelerated, refusal, tcp_
 
 /// Version of the ABI. Every change of this crate increases the version. The service refuses the
 /// registration of a program with another version.
-pub const ABI_VERSION: u32 = 20;
+pub const ABI_VERSION: u32 = 21;
 /// Magic number at the start of a program region.
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNRG");
 /// Magic number at the start of the service page.

@@ -7,8 +7,8 @@
 //!
 //! A mux port has two memories for each core (polling thread) of the service. The service writes
 //! the first memory, and the program only reads it. The program writes the second memory, and the
-//! service only reads it. A memory starts with a [`PortHead`]. The packets that the memory's writer
-//! sends begin at [`PORT_DATA_OFFSET`].
+//! service only reads it. The first page of a memory has a [`PortHead`] at the offset
+//! [`head_offset`]. The packets that the memory's writer sends begin at [`PORT_DATA_OFFSET`].
 //!
 //! ```text
 //! memory       head: produced            consumed                packets
@@ -53,6 +53,17 @@ pub const fn gso_len_max(ring_len: u32) -> u32 {
     }
 }
 
+/// Number of offsets that a [`PortHead`] may have.
+const HEAD_PLACES: u32 = (PORT_DATA_OFFSET / size_of::<PortHead>() as u64) as u32;
+
+/// Returns the offset in bytes of the [`PortHead`] in each memory of mux port `number`. Mux ports
+/// with consecutive numbers have heads at different offsets from the start of a page. In a CPU
+/// cache, lines at the same offset compete for the same few places. A thread that polls the heads
+/// of many mux ports would otherwise find most of them outside of its cache.
+pub const fn head_offset(number: u32) -> u64 {
+    (number % HEAD_PLACES) as u64 * size_of::<PortHead>() as u64
+}
+
 /// A word in a cache line of its own.
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -63,7 +74,7 @@ pub struct PortWord {
     _pad: [u32; 15],
 }
 
-/// Start of a mux port's memory.
+/// The indices in a mux port's memory.
 #[repr(C)]
 #[derive(Debug)]
 pub struct PortHead {
@@ -122,6 +133,9 @@ pub struct PacketPort {
 /// holds only the sum of the pseudo-header, like CHECKSUM_PARTIAL packets in Linux.
 pub const RX_CHECKSUM_MAY_BE_PARTIAL: u32 = 1 << 0;
 
-const _: () = assert!(size_of::<PortHead>() as u64 <= PORT_DATA_OFFSET);
+const _: () = {
+    let end = head_offset(HEAD_PLACES - 1) + size_of::<PortHead>() as u64;
+    assert!(end <= PORT_DATA_OFFSET && head_offset(HEAD_PLACES) == 0);
+};
 const _: () = assert!(size_of::<PacketHead>() as u32 <= PACKET_UNIT);
 const _: () = assert!(size_of::<PacketPort>() == 32);

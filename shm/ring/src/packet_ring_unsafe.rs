@@ -66,7 +66,10 @@ impl RingPointers {
             regions.own.len() == whole && regions.peer.len() == whole,
             "memories of another length"
         );
-        let head = |region: &Region| region.pointer(0).expect("a memory has a head");
+        let head = |region: &Region| {
+            let head = region.pointer(regions.head_at);
+            head.expect("a memory has a head")
+        };
         Self {
             own: head(&regions.own),
             peer: head(&regions.peer),

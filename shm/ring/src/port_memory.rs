@@ -20,7 +20,7 @@ use std::{
 };
 
 use rustix::fs::{SealFlags, fcntl_add_seals};
-use tidelane_abi::port::{PORT_DATA_OFFSET, PORT_RING_LEN_MAX, PORT_RING_LEN_MIN};
+use tidelane_abi::port::{PORT_DATA_OFFSET, PORT_RING_LEN_MAX, PORT_RING_LEN_MIN, head_offset};
 
 use crate::{Region, memories};
 
@@ -40,13 +40,15 @@ pub struct PortRegions {
     pub peer: Arc<Region>,
     /// Length of each packet ring in bytes.
     pub ring_len: u32,
+    /// Offset in bytes of the head in each memory: see [`head_offset`].
+    pub head_at: u64,
 }
 
 impl PortMemories {
-    /// Creates the memories for packet rings of `ring_len` bytes, and maps them for the service.
-    /// The pages stay resident after their first use, because a polling thread of the service reads
-    /// and writes them.
-    pub fn create(ring_len: u32) -> io::Result<(PortRegions, Self)> {
+    /// Creates the memories of port `number` for packet rings of `ring_len` bytes, and maps them
+    /// for the service. The pages stay resident after their first use, because a polling thread of
+    /// the service reads and writes them.
+    pub fn create(number: u32, ring_len: u32) -> io::Result<(PortRegions, Self)> {
         let len = memory_len(ring_len)?;
         let (own, service) = Region::create_one_way("tidelane-port-rx", len)?;
         let program = memories::memory("tidelane-port-tx", len)?;
@@ -58,6 +60,7 @@ impl PortMemories {
             own: Arc::new(own),
             peer: Arc::new(peer),
             ring_len,
+            head_at: head_offset(number),
         };
         Ok((regions, Self { service, program }))
     }
@@ -77,9 +80,9 @@ impl PortMemories {
 }
 
 impl PortRegions {
-    /// Maps the memories of a port for the program, and seals the memory that the program writes.
-    /// `memories` has the order of [`PortMemories::descriptors`].
-    pub fn map(memories: [BorrowedFd<'_>; 2], ring_len: u32) -> io::Result<Self> {
+    /// Maps the memories of port `number` for the program, and seals the memory that the program
+    /// writes. `memories` has the order of [`PortMemories::descriptors`].
+    pub fn map(memories: [BorrowedFd<'_>; 2], number: u32, ring_len: u32) -> io::Result<Self> {
         let [service, program] = memories;
         let len = memory_len(ring_len)?;
         let own = Region::map(program, len, true)?;
@@ -89,23 +92,27 @@ impl PortRegions {
             own: Arc::new(own),
             peer: Arc::new(peer),
             ring_len,
+            head_at: head_offset(number),
         })
     }
 
-    /// Creates the memories of a port within this process, for the simulator and for tests. Returns
-    /// the mappings of the service and of the program.
-    pub fn heap(ring_len: u32) -> io::Result<(Self, Self)> {
+    /// Creates the memories of port `number` within this process, for the simulator and for tests.
+    /// Returns the mappings of the service and of the program.
+    pub fn heap(number: u32, ring_len: u32) -> io::Result<(Self, Self)> {
         let len = memory_len(ring_len)?;
+        let head_at = head_offset(number);
         let (a, b) = (Arc::new(Region::heap(len)?), Arc::new(Region::heap(len)?));
         let service = Self {
             own: a.clone(),
             peer: b.clone(),
             ring_len,
+            head_at,
         };
         let program = Self {
             own: b,
             peer: a,
             ring_len,
+            head_at,
         };
         Ok((service, program))
     }

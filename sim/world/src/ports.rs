@@ -208,8 +208,8 @@ impl Ports {
         let memory =
             |error: std::io::Error| violation(now, "the machine has memory", error.to_string());
         let doorbell = Arc::new(Doorbell::new().map_err(memory)?);
-        let ring_len = launch.spec().ring_len;
-        let (rings, end) = Rings::new(ring_len, Some(doorbell.clone())).map_err(memory)?;
+        let (number, len) = (launch.index as u32, launch.spec().ring_len);
+        let (rings, end) = Rings::new(number, len, Some(doorbell.clone())).map_err(memory)?;
         let name = self.driver.open(now, service, end, false)?;
         let old = self.programs[launch.index].take();
         if let (Some(mut old), Some((until, at_once))) = (old, retire) {

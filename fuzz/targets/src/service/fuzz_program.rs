@@ -258,7 +258,8 @@ pub fn answer(service: &Service) -> Option<Result<Answer, Failure>> {
 pub fn seal(answer: &Answer) {
     for pair in answer.descriptors.chunks_exact(2).take(1) {
         let memories = [pair[0].as_fd(), pair[1].as_fd()];
-        let mapped = PortRegions::map(memories, answer.message.packet_port.ring_len);
+        let port = &answer.message.packet_port;
+        let mapped = PortRegions::map(memories, port.number, port.ring_len);
         mapped.expect("the memories of the service can be mapped");
     }
 }

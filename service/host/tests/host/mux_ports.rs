@@ -43,7 +43,7 @@ impl Program {
             local: Endpoint::new(LOCAL, CLAIMED),
         };
         let ends = cores.iter_mut().map(|core| {
-            let (service, program) = PortRegions::heap(64 * 1024).expect("there is memory");
+            let (service, program) = PortRegions::heap(id.0, 64 * 1024).expect("there is memory");
             let ports = core.host.mux_ports_mut();
             let end = Tapped::of_program(ServiceEnd::new(&service, None));
             assert!(ports.open_at(id, end));

@@ -57,7 +57,7 @@ impl Program {
             associations,
         };
         let ends = cores.iter_mut().map(|core| {
-            let (service, program) = PortRegions::heap(256 * 1024).expect("there is memory");
+            let (service, program) = PortRegions::heap(id.0, 256 * 1024).expect("there is memory");
             let end = ServiceEnd::new(&service, None);
             assert!(core.host.open_port(PortId(id.0 % 4096), end, owner.clone()));
             let ports = core.host.mux_ports_mut();

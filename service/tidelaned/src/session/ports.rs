@@ -39,6 +39,10 @@ use crate::{
     port_book::Claimed, service_state::ServiceState,
 };
 
+/// The packet rings of a mux port for one core: the service's mappings of the two memories, and
+/// their descriptors for the program.
+type Rings = (PortRegions, PortMemories);
+
 /// A mux port that a session has opened.
 pub struct OpenPort {
     id: PortId,
@@ -54,7 +58,7 @@ pub struct OpenPort {
     user: Arc<User>,
     /// The shared memories with the packet rings, for each core. `None` once the cores have the mux
     /// port.
-    offered: Option<Vec<(PortRegions, PortMemories)>>,
+    offered: Option<Vec<Rings>>,
     _charges: PortCharges,
 }
 
@@ -183,16 +187,16 @@ impl Session {
             Ok(charges) => charges,
             Err(refused) => return self.refuse(message::PORT_OPENED, refused),
         };
-        let (Some(frames), Ok(offered)) = (frame_terms(shared), memories(cores, ring_len)) else {
+        let Some(frames) = frame_terms(shared) else {
             return self.answer(message::PORT_OPENED, refusal::LIMIT);
         };
-        let doorbells = (0..cores).map(|_| Doorbell::new());
-        let doorbells: Vec<Doorbell> = doorbells.collect::<io::Result<_>>()?;
-        shared.cores.watch(&doorbells)?;
         let id = shared.ports.open(self.charges.user().id());
         let opened = id.and_then(|id| Some((id, shared.ports.associations(id)?)));
         let Some((id, associations)) = opened else {
-            shared.cores.unwatch(&doorbells);
+            return self.answer(message::PORT_OPENED, refusal::LIMIT);
+        };
+        let Ok((offered, doorbells)) = create_rings(shared, id, ring_len) else {
+            shared.ports.free(id);
             return self.answer(message::PORT_OPENED, refusal::LIMIT);
         };
         self.set_name(request);
@@ -307,13 +311,23 @@ fn frame_terms<P: NicPort>(shared: &ServiceState<P>) -> Option<PacketPort> {
     })
 }
 
-/// Creates the memories of a mux port for each core.
-fn memories(cores: usize, ring_len: u32) -> io::Result<Vec<(PortRegions, PortMemories)>> {
-    let create = |_| {
+/// Creates the packet rings of mux port `id` and a doorbell for each core. The cores watch these
+/// doorbells.
+fn create_rings<P: NicPort>(
+    shared: &mut ServiceState<P>,
+    id: PortId,
+    ring_len: u32,
+) -> io::Result<(Vec<Rings>, Vec<Doorbell>)> {
+    let cores = 0..shared.cores.len();
+    let memories = cores.clone().map(|_| {
         pace::rest();
-        PortMemories::create(ring_len)
-    };
-    (0..cores).map(create).collect()
+        PortMemories::create(id.0, ring_len)
+    });
+    let memories = memories.collect::<io::Result<_>>()?;
+    let doorbells = cores.map(|_| Doorbell::new());
+    let doorbells = doorbells.collect::<io::Result<Vec<_>>>()?;
+    shared.cores.watch(&doorbells)?;
+    Ok((memories, doorbells))
 }
 
 /// Claims the 3-tuple of a socket, first on the cores, then in the demux. The socket must not back

@@ -8,10 +8,13 @@ use tidelane_abi::port::{PORT_RING_LEN_MAX, PORT_RING_LEN_MIN};
 use super::*;
 use crate::PortMemories;
 
+/// Number of the port.
+const NUMBER: u32 = 5;
+
 /// Returns both ends of a ring from the program to the service. Also returns the program's
 /// mappings, so that a test can write invalid values.
 fn ring(len: u32) -> (PacketProducer, PacketConsumer, PortRegions) {
-    let (service, program) = PortRegions::heap(len).expect("a possible length");
+    let (service, program) = PortRegions::heap(NUMBER, len).expect("a possible length");
     let producer = PacketProducer::new(&program);
     (producer, PacketConsumer::new(&service), program)
 }
@@ -125,7 +128,7 @@ fn no_index_and_no_length_leads_outside_the_ring() {
                 }
                 head(0, first);
                 let produced: &[u8] = &index.to_ne_bytes();
-                assert!(program.own.copy_in(0, produced));
+                assert!(program.own.copy_in(program.head_at, produced));
                 let mut steps = 0;
                 consumer.prefetch(3000);
                 while let Ok(Some(place)) = consumer.take() {
@@ -170,9 +173,14 @@ fn gso_frames_pass_between_other_frames() {
 #[test]
 fn a_wrong_consumer_index_is_corrupt() {
     for consumed in [1, 63, 1 << 31, u32::MAX] {
-        let (service, program) = PortRegions::heap(PORT_RING_LEN_MIN).expect("a possible length");
+        let (service, program) =
+            PortRegions::heap(NUMBER, PORT_RING_LEN_MIN).expect("a possible length");
         let mut producer = PacketProducer::new(&service);
-        assert!(program.own.copy_in(64, &u32::to_ne_bytes(consumed)));
+        assert!(
+            program
+                .own
+                .copy_in(program.head_at + 64, &u32::to_ne_bytes(consumed))
+        );
         let mut result = Ok(());
         for _ in 0..100 {
             result = push(&mut producer, &[1; 2000]);
@@ -186,9 +194,10 @@ fn a_wrong_consumer_index_is_corrupt() {
 
 #[test]
 fn only_the_owner_writes_a_memory() {
-    let (service, memories) = PortMemories::create(PORT_RING_LEN_MIN).expect("there is memory");
+    let (service, memories) =
+        PortMemories::create(NUMBER, PORT_RING_LEN_MIN).expect("there is memory");
     assert!(!memories.are_sealed());
-    let program = PortRegions::map(memories.descriptors(), PORT_RING_LEN_MIN);
+    let program = PortRegions::map(memories.descriptors(), NUMBER, PORT_RING_LEN_MIN);
     let program = program.expect("the service's memories");
     assert!(memories.are_sealed());
     assert!(!program.peer.copy_in(0, &[1]) && !service.peer.copy_in(0, &[1]));
@@ -214,10 +223,10 @@ fn impossible_lengths_are_refused() {
         3 << 16,
         PORT_RING_LEN_MAX * 2,
     ] {
-        assert!(PortRegions::heap(len).is_err(), "{len}");
-        assert!(PortMemories::create(len).is_err(), "{len}");
+        assert!(PortRegions::heap(NUMBER, len).is_err(), "{len}");
+        assert!(PortMemories::create(NUMBER, len).is_err(), "{len}");
     }
     let memfd = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC);
     let memfd = memfd.expect("a memfd");
-    assert!(PortRegions::map([memfd.as_fd(), memfd.as_fd()], PORT_RING_LEN_MIN).is_err());
+    assert!(PortRegions::map([memfd.as_fd(), memfd.as_fd()], NUMBER, PORT_RING_LEN_MIN).is_err());
 }

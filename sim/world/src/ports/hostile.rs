@@ -20,7 +20,7 @@ use super::{
     harm::Harm,
     oracle::Oracle,
     owners::PortKey,
-    rings::Rings,
+    rings::{CONSUMED, PRODUCED, Rings},
 };
 
 /// Length in bytes of the Ethernet, IPv4 and TCP headers without options.
@@ -151,9 +151,9 @@ impl HostileProgram {
             Harm::StopsReading => {
                 self.reads_again_at = now + Duration::from_micros(rng.below(100_000))
             }
-            Harm::Indices => self.overwrite(|memory| {
-                let at = [0, 64][rng.below(2) as usize];
-                memory.copy_in(at, &rng.next_u32().to_ne_bytes())
+            Harm::Indices => self.overwrite(|memory, head_at| {
+                let at = [PRODUCED, CONSUMED][rng.below(2) as usize];
+                memory.copy_in(head_at + at, &rng.next_u32().to_ne_bytes())
             }),
             Harm::Lengths => self.overwrite_lengths(rng),
             Harm::Change => {
@@ -164,8 +164,9 @@ impl HostileProgram {
             Harm::Zeros => {
                 self.repeat(count, |program| program.send_genuine(around, rng));
                 self.end.tx_flush();
-                self.overwrite(|memory| {
-                    let start = [0, 64, DATA][rng.below(3) as usize];
+                self.overwrite(|memory, head_at| {
+                    let starts = [head_at + PRODUCED, head_at + CONSUMED, DATA];
+                    let start = starts[rng.below(3) as usize];
                     memory.copy_in(start, &vec![0; (memory.len() - start) as usize])
                 });
             }
@@ -228,11 +229,12 @@ impl HostileProgram {
         }
     }
 
-    fn overwrite(&mut self, write: impl FnOnce(&tidelane_ring::Region) -> bool) {
+    /// Calls `write` with the program's memory and the offset of the memory's head.
+    fn overwrite(&mut self, write: impl FnOnce(&tidelane_ring::Region, u64) -> bool) {
         self.is_exact = false;
         self.has_overwritten = true;
         assert!(
-            write(&self.rings.program.own),
+            write(&self.rings.program.own, self.rings.program.head_at),
             "the write stays within the memory"
         );
     }
@@ -365,7 +367,7 @@ impl HostileProgram {
 
     fn overwrite_lengths(&mut self, rng: &mut Rng) {
         let ring_len = u64::from(self.rings.program.ring_len);
-        self.overwrite(|memory| {
+        self.overwrite(|memory, _| {
             (0..rng.between(1, 64)).all(|_| {
                 let at = DATA + rng.below(ring_len / 16) * 16;
                 let mut head = [0; 8];
@@ -391,7 +393,7 @@ impl HostileProgram {
             };
             oracle.publishes(self.key, &frame, 0);
             let at = DATA + rng.below((ring_len - 2048) / 16) * 16;
-            self.overwrite(|memory| {
+            self.overwrite(|memory, _| {
                 let len = (frame.len() as u32).to_ne_bytes();
                 memory.copy_in(at, &len)
                     && memory.copy_in(at + 4, &[0; 4])
@@ -402,12 +404,12 @@ impl HostileProgram {
 
     /// Publishes up to 200 units (of 16 bytes) of the ring without writing them.
     fn publish_half_written(&mut self, rng: &mut Rng) {
-        self.overwrite(|memory| {
+        self.overwrite(|memory, head_at| {
             let mut produced = [0; 4];
-            let read = memory.copy_out(0, &mut produced);
+            let read = memory.copy_out(head_at + PRODUCED, &mut produced);
             let more = 1 + rng.below(200) as u32;
             let produced = u32::from_ne_bytes(produced).wrapping_add(more);
-            read && memory.copy_in(0, &produced.to_ne_bytes())
+            read && memory.copy_in(head_at + PRODUCED, &produced.to_ne_bytes())
         });
     }
 

@@ -245,7 +245,7 @@ impl Hostile {
         service: &mut Service,
         driver: &mut Driver,
     ) -> Result<(), Violation> {
-        let rings = Rings::new(self.spec.ring_len, None);
+        let rings = Rings::new(self.index.into(), self.spec.ring_len, None);
         let (rings, end) =
             rings.map_err(|error| violation(now, "the machine has memory", error.to_string()))?;
         let name = driver.open(now, service, end, true)?;

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use tidelane_packet_ring::ServiceEnd;
 use tidelane_ring::{Corrupt, Doorbell, PacketConsumer, PortRegions, Region};
 
-/// Offset in bytes of the index `produced` in a memory of a mux port
+/// Offset in bytes of the index `produced` in the head of a memory of a mux port
 /// (`tidelane_abi::port::PortHead`): the number of units that the memory's writer has produced.
-const PRODUCED: u64 = 0;
-/// Offset in bytes of the index `consumed`. A mux port has two memories, and each end writes one
-/// memory and reads the other. The writer of this memory stores here how many units it has consumed
-/// from the memory that it reads.
-const CONSUMED: u64 = 64;
+pub const PRODUCED: u64 = 0;
+/// Offset in bytes of the index `consumed` in the head. A mux port has two memories, and each end
+/// writes one memory and reads the other. The writer of this memory stores here how many units it
+/// has consumed from the memory that it reads.
+pub const CONSUMED: u64 = 64;
 /// Length of a unit of a packet ring in bytes.
 const UNIT: u32 = 16;
 /// Largest number of units that the mux needs for one frame: a frame of 2,048 bytes with its head,
@@ -44,12 +44,14 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// Creates rings of `ring_len` bytes. Returns the rings and the mux's end of the mux port.
+    /// Creates the rings of mux port `number`. Each ring has `ring_len` bytes. Returns the rings
+    /// and the mux's end of the mux port.
     pub fn new(
+        number: u32,
         ring_len: u32,
         doorbell: Option<Arc<Doorbell>>,
     ) -> std::io::Result<(Self, ServiceEnd)> {
-        let (service, program) = PortRegions::heap(ring_len)?;
+        let (service, program) = PortRegions::heap(number, ring_len)?;
         // The observer's consumers write their indices to this memory instead of the program's or
         // the mux's memory, so they free no room in the rings.
         let aside = Arc::new(Region::heap(program.own.len())?);
@@ -58,6 +60,7 @@ impl Rings {
                 own: aside.clone(),
                 peer: memory.clone(),
                 ring_len,
+                head_at: program.head_at,
             })
         };
         let rings = Self {
@@ -109,27 +112,29 @@ impl Rings {
             }
         }
         self.to_program.release();
-        self.observed = index(&self.program.peer, PRODUCED);
+        self.observed = self.index(&self.program.peer, PRODUCED);
         Ok(Ok(any))
     }
 
     /// Returns true if the mux may have overwritten frames that the observer has not read.
     pub fn are_overwritten(&mut self) -> bool {
-        let behind = index(&self.program.peer, PRODUCED).wrapping_sub(self.observed);
+        let behind = self
+            .index(&self.program.peer, PRODUCED)
+            .wrapping_sub(self.observed);
         behind + NEEDED_MAX > self.program.ring_len / UNIT
     }
 
     /// Returns true if the mux's last step may have found no room for a frame in the ring to the
     /// program.
     pub fn may_overrun(&self) -> bool {
-        let produced = index(&self.program.peer, PRODUCED);
-        let unread = produced.wrapping_sub(index(&self.program.own, CONSUMED));
+        let produced = self.index(&self.program.peer, PRODUCED);
+        let unread = produced.wrapping_sub(self.index(&self.program.own, CONSUMED));
         unread + NEEDED_MAX > self.program.ring_len / UNIT
     }
 
     /// Returns true if the mux has taken all published frames of the program.
     pub fn are_drained(&self) -> bool {
-        index(&self.program.own, PRODUCED) == index(&self.program.peer, CONSUMED)
+        self.index(&self.program.own, PRODUCED) == self.index(&self.program.peer, CONSUMED)
     }
 
     /// Returns true if only this `Rings` refers to the memories.
@@ -138,10 +143,12 @@ impl Rings {
         let holders = [&self.program.own, &self.program.peer].map(Arc::strong_count);
         holders == [2, 2]
     }
-}
 
-fn index(memory: &Region, at: u64) -> u32 {
-    let mut bytes = [0; 4];
-    assert!(memory.copy_out(at, &mut bytes), "a memory has a head");
-    u32::from_ne_bytes(bytes)
+    /// Returns the index at offset `at` in the head of `memory`.
+    fn index(&self, memory: &Region, at: u64) -> u32 {
+        let mut bytes = [0; 4];
+        let read = memory.copy_out(self.program.head_at + at, &mut bytes);
+        assert!(read, "a memory has a head");
+        u32::from_ne_bytes(bytes)
+    }
 }

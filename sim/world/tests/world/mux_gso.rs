@@ -107,7 +107,7 @@ fn transfer(link: Link) -> PortCounters {
     let (wire, nic) = MemPort::pair(config);
     let (_host, to_host) = MemPort::pair(config);
     let mut mux = Mux::new(nic, to_host, MAC, vec![LOCAL], 1);
-    let (service, program) = PortRegions::heap(RING_LEN).unwrap();
+    let (service, program) = PortRegions::heap(0, RING_LEN).unwrap();
     let (id, _) = mux.open(ServiceEnd::new(&service, None)).unwrap();
     let tuple = Tuple {
         protocol: 6,

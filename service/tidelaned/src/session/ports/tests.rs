@@ -226,7 +226,8 @@ impl Scene {
         assert_eq!((answer.kind, descriptors.len()), (message::PORT_OPENED, 7));
         for pair in descriptors[..4].chunks_exact(2) {
             let memories = [pair[0].as_fd(), pair[1].as_fd()];
-            PortRegions::map(memories, answer.packet_port.ring_len).expect("it can be mapped");
+            let port = &answer.packet_port;
+            PortRegions::map(memories, port.number, port.ring_len).expect("it can be mapped");
         }
         Ok(answer.packet_port)
     }
