@@ -107,12 +107,6 @@ impl ServiceEnd {
     pub fn prefetch_tx(&self, before: usize, len: usize) {
         self.to_program.prefetch(before, len as u32);
     }
-
-    /// Prefetches the index that a flush writes.
-    #[inline]
-    pub fn prefetch_flush(&self) {
-        self.to_program.prefetch_publish();
-    }
 }
 
 impl PacketIo for ServiceEnd {

@@ -24,11 +24,6 @@ pub trait PortEnd: PacketIo {
     #[inline]
     fn prefetch_tx(&self, _before: usize, _len: usize) {}
 
-    /// Prefetches the index of the packet ring that a flush writes. By default, there is no
-    /// prefetch.
-    #[inline]
-    fn prefetch_flush(&self) {}
-
     /// Returns true if the packet rings are unusable, because the program has written invalid
     /// values into the rings, or because the mux failed to wake the program. The owner of the mux
     /// ports then closes the port.
@@ -65,11 +60,6 @@ impl PortEnd for ServiceEnd {
         ServiceEnd::prefetch_tx(self, before, len);
     }
 
-    #[inline]
-    fn prefetch_flush(&self) {
-        ServiceEnd::prefetch_flush(self);
-    }
-
     fn is_corrupt(&self) -> bool {
         ServiceEnd::is_corrupt(self)
     }
@@ -91,11 +81,6 @@ impl<P: PortEnd> PortEnd for Tapped<P> {
     #[inline]
     fn prefetch_tx(&self, before: usize, len: usize) {
         self.port().prefetch_tx(before, len);
-    }
-
-    #[inline]
-    fn prefetch_flush(&self) {
-        self.port().prefetch_flush();
     }
 
     fn is_corrupt(&self) -> bool {

@@ -110,13 +110,6 @@ impl<P: PortEnd> PortTable<P> {
     /// Publishes the packets that were copied to mux ports.
     pub fn flush(&mut self) {
         let mut queued = std::mem::take(&mut self.queued);
-        if queued.len() > 1 {
-            // When a program polls its ring, the program reads the ring's index, and the cache line
-            // of the index moves to the program's CPU. The prefetches bring the cache lines of all
-            // rings here.
-            let ports = queued.iter().filter_map(|id| self.get(*id));
-            ports.for_each(|port| port.io.prefetch_flush());
-        }
         for id in queued.drain(..) {
             if let Some(Some(port)) = self.ports.get_mut(id.0 as usize) {
                 port.queued = false;

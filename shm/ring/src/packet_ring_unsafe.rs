@@ -233,13 +233,6 @@ impl PacketProducer {
         }
     }
 
-    /// Prefetches the index that [`publish`](Self::publish) writes.
-    #[inline]
-    pub fn prefetch_publish(&self) {
-        let index = &raw const self.pointers.own().produced;
-        prefetch(index.cast(), CACHE_LINE, Access::Write);
-    }
-
     /// Makes queued frames visible. Returns true if there were frames to publish.
     #[inline]
     pub fn publish(&mut self) -> bool {

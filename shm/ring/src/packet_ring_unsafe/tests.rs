@@ -47,7 +47,6 @@ fn frames_of_all_lengths_pass_in_order_through_many_rounds() {
     while received < 20_000 {
         // A prefetch changes nothing, even if the prefetched memory extends beyond the ring.
         producer.prefetch(2, 1000);
-        producer.prefetch_publish();
         consumer.prefetch(3000);
         while push(&mut producer, &frame_of(sent)).is_ok() {
             sent += 1;
