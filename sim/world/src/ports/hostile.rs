@@ -140,6 +140,7 @@ impl HostileProgram {
         }
         let count = rng.between(1, 64);
         let mut demand = None;
+        let head_at = self.rings.program.head_at;
         match harm {
             Harm::Flood => self.repeat(count, |program| program.send_genuine(around, rng)),
             Harm::Forge => self.repeat(count, |program| program.send_forged(around, oracle, rng)),
@@ -151,7 +152,7 @@ impl HostileProgram {
             Harm::StopsReading => {
                 self.reads_again_at = now + Duration::from_micros(rng.below(100_000))
             }
-            Harm::Indices => self.overwrite(|memory, head_at| {
+            Harm::Indices => self.overwrite(|memory| {
                 let at = [PRODUCED, CONSUMED][rng.below(2) as usize];
                 memory.copy_in(head_at + at, &rng.next_u32().to_ne_bytes())
             }),
@@ -164,7 +165,7 @@ impl HostileProgram {
             Harm::Zeros => {
                 self.repeat(count, |program| program.send_genuine(around, rng));
                 self.end.tx_flush();
-                self.overwrite(|memory, head_at| {
+                self.overwrite(|memory| {
                     let starts = [head_at + PRODUCED, head_at + CONSUMED, DATA];
                     let start = starts[rng.below(3) as usize];
                     memory.copy_in(start, &vec![0; (memory.len() - start) as usize])
@@ -229,12 +230,11 @@ impl HostileProgram {
         }
     }
 
-    /// Calls `write` with the program's memory and the offset of the memory's head.
-    fn overwrite(&mut self, write: impl FnOnce(&tidelane_ring::Region, u64) -> bool) {
+    fn overwrite(&mut self, write: impl FnOnce(&tidelane_ring::Region) -> bool) {
         self.is_exact = false;
         self.has_overwritten = true;
         assert!(
-            write(&self.rings.program.own, self.rings.program.head_at),
+            write(&self.rings.program.own),
             "the write stays within the memory"
         );
     }
@@ -367,7 +367,7 @@ impl HostileProgram {
 
     fn overwrite_lengths(&mut self, rng: &mut Rng) {
         let ring_len = u64::from(self.rings.program.ring_len);
-        self.overwrite(|memory, _| {
+        self.overwrite(|memory| {
             (0..rng.between(1, 64)).all(|_| {
                 let at = DATA + rng.below(ring_len / 16) * 16;
                 let mut head = [0; 8];
@@ -393,7 +393,7 @@ impl HostileProgram {
             };
             oracle.publishes(self.key, &frame, 0);
             let at = DATA + rng.below((ring_len - 2048) / 16) * 16;
-            self.overwrite(|memory, _| {
+            self.overwrite(|memory| {
                 let len = (frame.len() as u32).to_ne_bytes();
                 memory.copy_in(at, &len)
                     && memory.copy_in(at + 4, &[0; 4])
@@ -404,12 +404,13 @@ impl HostileProgram {
 
     /// Publishes up to 200 units (of 16 bytes) of the ring without writing them.
     fn publish_half_written(&mut self, rng: &mut Rng) {
-        self.overwrite(|memory, head_at| {
+        let produced_at = self.rings.program.head_at + PRODUCED;
+        self.overwrite(|memory| {
             let mut produced = [0; 4];
-            let read = memory.copy_out(head_at + PRODUCED, &mut produced);
+            let read = memory.copy_out(produced_at, &mut produced);
             let more = 1 + rng.below(200) as u32;
             let produced = u32::from_ne_bytes(produced).wrapping_add(more);
-            read && memory.copy_in(head_at + PRODUCED, &produced.to_ne_bytes())
+            read && memory.copy_in(produced_at, &produced.to_ne_bytes())
         });
     }
 
