@@ -89,6 +89,11 @@ pub struct Options {
     /// programs.
     #[arg(long)]
     program_cpu: Option<usize>,
+    /// Microseconds for which the program thread pauses after each turn over its mux ports. A
+    /// program that works on its packets also polls its mux port less often than the program
+    /// thread, which only counts packets.
+    #[arg(long, default_value_t = 0, requires = "program_cpu")]
+    program_pause_us: u64,
     /// Use an AF_XDP socket on this interface instead of memory.
     #[arg(long)]
     interface: Option<String>,
@@ -153,10 +158,12 @@ pub fn run(options: &Options) -> io::Result<()> {
     if let Some(cpu) = options.program_cpu {
         let mut programs = Programs::new(options, all_programs, frames);
         let shared = shared.clone();
+        let pause = Duration::from_micros(options.program_pause_us);
         threads.push(thread::spawn(move || {
             sys::pin(cpu)?;
             while !shared.ended.load(Ordering::Relaxed) {
                 programs.turn(&shared);
+                spin_for(pause);
             }
             Ok(())
         }));
@@ -179,6 +186,17 @@ pub fn run(options: &Options) -> io::Result<()> {
         json!({ "packets": packets, "packets_per_second": rate, "bytes": options.bytes })
     );
     Ok(())
+}
+
+/// Waits for `time` without sleeping.
+fn spin_for(time: Duration) {
+    if time.is_zero() {
+        return;
+    }
+    let start = Instant::now();
+    while start.elapsed() < time {
+        std::hint::spin_loop();
+    }
 }
 
 /// Returns the rate in bytes per second at which one thread copies memory that is not in a cache.

@@ -9,6 +9,10 @@
 //! between two network namespaces. For a case on the wire, each round also measures a program that
 //! sends or receives on the AF_XDP socket without a mux. The rate of this program is the upper
 //! limit of the interface.
+//!
+//! A case may have a baseline, which is another case. Each round measures the baseline once more,
+//! directly before or after the case, so that both rates come from the same phase of a machine
+//! whose speed changes within seconds.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
@@ -42,7 +46,7 @@ pub struct MuxPlan {
     pub title: String,
     /// Source of the target.
     pub paper: String,
-    /// Number of rounds. A round measures each case once.
+    /// Number of rounds. A round measures each case once, and its baseline once.
     pub rounds: u32,
     /// Seconds of a measurement.
     pub seconds: f64,
@@ -78,12 +82,32 @@ pub struct Case {
     /// True if the NIC is an AF_XDP socket on a veth. False if it is a substitute in memory.
     #[serde(default)]
     pub veth: bool,
-    /// Name of another case. The result has the ratio of this case's rate to the rate of the other
-    /// case.
+    /// Time in microseconds for which the program thread pauses after each turn over its mux ports.
+    /// The default is zero.
+    #[serde(default)]
+    pub program_pause_us: u32,
+    /// Name of another case in memory. The result has the ratio of this case's rate to the rate of
+    /// the other case. A case on a veth has no baseline.
     pub baseline: Option<String>,
 }
 
 impl MuxPlan {
+    /// Returns the baseline of `case`; `None` if the case has none. Fails if the plan has no case
+    /// of this name, or if one of the two cases is on a veth.
+    fn baseline_of(&self, case: &Case) -> Result<Option<&Case>, Stop> {
+        let Some(name) = &case.baseline else {
+            return Ok(None);
+        };
+        let found = self.cases.iter().find(|other| other.name == *name);
+        match found.filter(|other| !other.veth && !case.veth) {
+            Some(other) => Ok(Some(other)),
+            None => Err(Stop::Fail(format!(
+                "the plan has no baseline {name:?} in memory for the case {:?}",
+                case.name
+            ))),
+        }
+    }
+
     /// Returns the fields that the plans of all kinds of figures have in common.
     pub fn heading(&self) -> Heading {
         Heading {
@@ -105,6 +129,22 @@ struct Sample {
     packets: f64,
     /// Packets per second without a mux. `None` if the NIC is in memory.
     without_mux: Option<f64>,
+    /// Packets per second of the baseline. `None` for a case without a baseline.
+    baseline: Option<f64>,
+}
+
+impl Sample {
+    /// Returns the text that follows the rate of a case.
+    fn suffix(&self) -> String {
+        let mut suffix = String::new();
+        if let Some(without_mux) = self.without_mux {
+            suffix += &format!(", without a mux {:.3}", without_mux / 1e6);
+        }
+        if let Some(baseline) = self.baseline {
+            suffix += &format!(", baseline {:.3}", baseline / 1e6);
+        }
+        suffix
+    }
 }
 
 /// The results, in the order of the rounds.
@@ -120,24 +160,26 @@ pub struct Results {
 pub fn run(plan: &MuxPlan) -> Result<Results, Stop> {
     let heading = plan.heading();
     heading.print();
+    for case in &plan.cases {
+        plan.baseline_of(case)?;
+    }
     let wire = Wire::new()?;
     let mut results = Results::default();
     for round in 0..plan.rounds {
         println!("round {} of {}", round + 1, plan.rounds);
         results.copy.push(copy_rate(&wire)?);
+        let is_reversed = round % 2 == 1;
         let mut cases: Vec<&Case> = plan.cases.iter().collect();
-        if round % 2 == 1 {
+        if is_reversed {
             cases.reverse();
         }
         for case in cases {
-            let sample = measure(plan, &wire, case)?;
-            let without_mux = sample.without_mux.map_or(String::new(), |without_mux| {
-                format!(", without a mux {:.3}", without_mux / 1e6)
-            });
+            let sample = measure(plan, &wire, case, is_reversed)?;
             println!(
-                "  {:<36} {:>8.3} M/s{without_mux}",
+                "  {:<36} {:>8.3} M/s{}",
                 case.name,
-                sample.packets / 1e6
+                sample.packets / 1e6,
+                sample.suffix()
             );
             let _ = std::io::stdout().flush();
             results
@@ -157,18 +199,32 @@ fn copy_rate(wire: &Wire) -> Result<f64, Stop> {
     number(&line, "bytes_per_second")
 }
 
-/// Measures a case once.
-fn measure(plan: &MuxPlan, wire: &Wire, case: &Case) -> Result<Sample, Stop> {
-    if !case.veth {
-        let packets = load(plan, wire, case, &[])?;
+/// Measures a case once, and its baseline once. If `baseline_first` is true, measures the baseline
+/// before the case.
+fn measure(plan: &MuxPlan, wire: &Wire, case: &Case, baseline_first: bool) -> Result<Sample, Stop> {
+    if case.veth {
         return Ok(Sample {
-            packets,
-            without_mux: None,
+            packets: load_on_veth(plan, wire, case, false)?,
+            without_mux: Some(load_on_veth(plan, wire, case, true)?),
+            baseline: None,
         });
     }
+    let mut measured = vec![case];
+    measured.extend(plan.baseline_of(case)?);
+    if baseline_first {
+        measured.reverse();
+    }
+    let mut rates = Vec::new();
+    for one in measured {
+        rates.push(load(plan, wire, one, &[])?);
+    }
+    if baseline_first {
+        rates.reverse();
+    }
     Ok(Sample {
-        packets: load_on_veth(plan, wire, case, false)?,
-        without_mux: Some(load_on_veth(plan, wire, case, true)?),
+        packets: rates[0],
+        without_mux: None,
+        baseline: rates.get(1).copied(),
     })
 }
 
@@ -222,6 +278,9 @@ fn load(plan: &MuxPlan, wire: &Wire, case: &Case, more: &[String]) -> Result<f64
     tool = tool.arg("--train").arg(case.train);
     tool = tool.arg("--seconds").arg(plan.seconds);
     tool = tool.arg("--mux-cpus").arg(&case.mux_cpus);
+    if case.program_pause_us > 0 {
+        tool = tool.arg("--program-pause-us").arg(case.program_pause_us);
+    }
     if let Some(cpu) = &case.program_cpu {
         tool = tool.arg("--program-cpu").arg(cpu);
     }
@@ -266,12 +325,8 @@ impl Results {
                 ));
             }
             if let Some(other) = &case.baseline {
-                let others = self.values(other, |sample| Some(sample.packets));
-                let shares: Vec<f64> = packets
-                    .iter()
-                    .zip(others)
-                    .map(|(packets, other)| packets / other.max(1.0))
-                    .collect();
+                let share = |sample: &Sample| Some(sample.packets / sample.baseline?.max(1.0));
+                let shares = self.values(name, share);
                 let metric = format!("share_of_{}", other.replace([' ', ','], "_"));
                 rows.push(value_row(&heading, name, &metric, &shares));
             }
