@@ -5,8 +5,9 @@
 //!
 //! In most measurements, the client is wrk, which runs on the kernel at the other end of a veth. In
 //! the measurements in memory, the client is another program with a mux port of the same service,
-//! and the packets do not pass the veth. Each measurement uses a new wire, which is a veth pair
-//! between two network namespaces.
+//! and the packets do not pass the veth. The figure compares this server with the same source on
+//! the kernel's sockets, whose client (wrk) shares its network namespace. Each measurement uses a
+//! new wire, which is a veth pair between two network namespaces.
 //!
 //! By default, a veth does not split the kernel's long TSO packets into frames. [`Link::Frames`]
 //! has the offloads with which the veth carries frames as a NIC does.
@@ -178,16 +179,37 @@ pub struct Results {
     /// Requests per second of each measurement over a veth.
     over_veth: BTreeMap<OverVeth, Vec<f64>>,
     /// Rates of each length between two mux ports, in memory.
-    in_memory: BTreeMap<u64, Vec<MemoryRates>>,
+    in_memory: BTreeMap<u64, Vec<LocalRates>>,
+    /// Rates of each length between two programs on the kernel, in one network namespace.
+    on_kernel_loopback: BTreeMap<u64, Vec<LocalRates>>,
 }
 
-/// The rates of the embedded server with a client on another mux port of the same service.
+/// The rates of a server whose client runs on the same host.
 #[derive(Clone, Copy, Debug)]
-struct MemoryRates {
+struct LocalRates {
     /// Requests per second.
     requests: f64,
     /// Number of requests for each second of CPU time that the server's process used.
     per_server_core: f64,
+}
+
+impl LocalRates {
+    /// Makes the rates from the number of requests that the server answered while the plan's client
+    /// ran, and the CPU time that the server used.
+    fn new(plan: &HttpPlan, requests: f64, used: Duration) -> Self {
+        Self {
+            requests: requests / f64::from(plan.seconds),
+            per_server_core: requests / used.as_secs_f64().max(0.01),
+        }
+    }
+
+    fn print(&self, length: u64, name: &str) {
+        println!(
+            "  {length:>6} B, {name:<26} {:>9.0} requests/s, {:.0} per CPU second of the server",
+            self.requests, self.per_server_core
+        );
+        let _ = std::io::stdout().flush();
+    }
 }
 
 /// Runs all rounds of a plan.
@@ -205,7 +227,7 @@ pub fn run(plan: &HttpPlan) -> Result<Results, Stop> {
             }
             for server in servers {
                 let case = (link, server, length);
-                let rate = measure_repeatedly(plan, case)?;
+                let rate = measure_repeatedly(server, || measure(plan, case))?;
                 println!(
                     "  {length:>6} B, {:<26} {rate:>9.0} requests/s{}",
                     server.name(),
@@ -217,12 +239,13 @@ pub fn run(plan: &HttpPlan) -> Result<Results, Stop> {
         }
         for length in &plan.lengths_in_memory {
             let rates = measure_in_memory(plan, *length)?;
-            println!(
-                "  {length:>6} B, {:<26} {:>9.0} requests/s, {:.0} per CPU second of the server",
-                "embedded, in memory", rates.requests, rates.per_server_core
-            );
-            let _ = std::io::stdout().flush();
+            rates.print(*length, "embedded, in memory");
             results.in_memory.entry(*length).or_default().push(rates);
+            let measure = || measure_on_kernel_loopback(plan, *length);
+            let rates = measure_repeatedly(Server::Kernel, measure)?;
+            rates.print(*length, "same source, on loopback");
+            let measured = results.on_kernel_loopback.entry(*length);
+            measured.or_default().push(rates);
         }
     }
     Ok(results)
@@ -232,7 +255,7 @@ pub fn run(plan: &HttpPlan) -> Result<Results, Stop> {
 /// service run on the plan's CPU for clients, so that the server has its CPU for itself. The server
 /// sleeps when no packet waits, without polling first, so that its CPU time contains no time in
 /// which the server waits for the client.
-fn measure_in_memory(plan: &HttpPlan, length: u64) -> Result<MemoryRates, Stop> {
+fn measure_in_memory(plan: &HttpPlan, length: u64) -> Result<LocalRates, Stop> {
     let wire = Wire::new()?;
     let placed = Placement {
         service: &plan.client_cpus,
@@ -256,26 +279,39 @@ fn measure_in_memory(plan: &HttpPlan, length: u64) -> Result<MemoryRates, Stop> 
     let limit = LIMIT + Duration::from_secs(plan.seconds.into());
     let output = client.run(limit)?.success()?.stdout;
     let used = cpu_time_of(programs.server.pid())? - before;
-    let requests = answered_requests(&output)?;
-    Ok(MemoryRates {
-        requests: requests / f64::from(plan.seconds),
-        per_server_core: requests / used.as_secs_f64().max(0.01),
-    })
+    Ok(LocalRates::new(plan, answered_requests(&output)?, used))
 }
 
-/// Measures a server. Returns the requests per second. The kernel resets a connection of its own
-/// servers in rare measurements. Such a measurement is repeated, at most [`REPEATS_MAX`] times.
-fn measure_repeatedly(plan: &HttpPlan, case: OverVeth) -> Result<f64, Stop> {
-    let (_, server, _) = case;
+/// Measures the same source on the kernel's sockets, with wrk as the client in the server's network
+/// namespace. The packets pass the loopback interface. Client and server have the same CPUs as in
+/// [`measure_in_memory`].
+fn measure_on_kernel_loopback(plan: &HttpPlan, length: u64) -> Result<LocalRates, Stop> {
+    let wire = Wire::new()?;
+    let placed = Placement {
+        service: &plan.client_cpus,
+        server: &plan.server_cpus,
+    };
+    let server = Server::Kernel;
+    let programs = start(plan, &wire, server, (length, placed))?;
+    let before = cpu_time_of(programs.server.pid())?;
+    let rate = run_wrk(plan, &wire, Side::Server, (server, length))?;
+    let used = cpu_time_of(programs.server.pid())? - before;
+    let requests = rate * f64::from(plan.seconds);
+    Ok(LocalRates::new(plan, requests, used))
+}
+
+/// Calls `measure`, which measures `server`. The kernel resets a connection of its own servers in
+/// rare measurements. Such a measurement is repeated, at most [`REPEATS_MAX`] times.
+fn measure_repeatedly<T>(server: Server, measure: impl Fn() -> Result<T, Stop>) -> Result<T, Stop> {
     for _ in 0..REPEATS_MAX {
-        match measure(plan, case) {
+        match measure() {
             Err(Stop::Fail(reason)) if server != Server::Embedded => {
                 println!("  repeated: {reason}");
             }
             result => return result,
         }
     }
-    measure(plan, case)
+    measure()
 }
 
 /// Measures a server once. Returns the requests per second.
@@ -286,7 +322,18 @@ fn measure(plan: &HttpPlan, (link, server, length): OverVeth) -> Result<f64, Sto
         server: &plan.server_cpus,
     };
     let _programs = start(plan, &wire, server, (length, placed))?;
-    let wrk = wire.program(Side::Client, "wrk").cpus(&plan.client_cpus);
+    run_wrk(plan, &wire, Side::Client, (server, length))
+}
+
+/// Runs wrk at `side` of the wire, with requests for bodies of `length` bytes from `server`.
+/// Returns the requests per second. Fails if a request failed.
+fn run_wrk(
+    plan: &HttpPlan,
+    wire: &Wire,
+    side: Side,
+    (server, length): (Server, u64),
+) -> Result<f64, Stop> {
+    let wrk = wire.program(side, "wrk").cpus(&plan.client_cpus);
     let wrk = wrk.args("-t 1 --timeout 10s");
     let wrk = wrk.arg("-c").arg(plan.connections);
     let wrk = wrk.arg("-d").arg(format!("{}s", plan.seconds));
@@ -391,6 +438,13 @@ impl Results {
             let per_core: Vec<f64> = rates.iter().map(|rate| rate.per_server_core).collect();
             let metric = "requests_per_second_of_server_cpu";
             rows.push(value_row(&heading, &case, metric, &per_core));
+            let on_loopback = self.on_kernel_loopback.get(length).map(|rates| {
+                let per_core = rates.iter().map(|rate| rate.per_server_core);
+                per_core.collect()
+            });
+            let case = format!("{case}, beside the same source on loopback");
+            let pair = (on_loopback, Some(per_core));
+            rows.extend(pair_row(&heading, &case, (metric, true), pair.0, pair.1));
         }
         rows
     }
