@@ -38,7 +38,7 @@ const PORT: u16 = 8080;
 /// start of the example server.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Largest number of times that a failed measurement of a server on the kernel is repeated.
-const REPEATS_MAX: u32 = 2;
+const REPEATS_MAX: u32 = 8;
 
 /// The plan of an HTTP figure.
 #[derive(Deserialize, Debug, Clone)]
