@@ -171,10 +171,7 @@ fn load_in_memory(wire: &Wire, service: &Service, loads: &[&str]) -> Outcome {
         let client = wire.program(Side::Server, &path.to_string_lossy());
         let client = client.registering_at(service);
         let client = client.args(&format!("--address {SERVER} --connect {SERVER}:{HTTP}"));
-        let finished = client
-            .args("--connections 20 --seconds 2")
-            .args(load)
-            .run(SHORT)?;
+        let finished = client.args("--seconds 2").args(load).run(SHORT)?;
         let requests = finished.stdout.split(' ').next().unwrap_or_default();
         let requests: u64 = requests.parse()?;
         ensure!(requests > 500, "{load}: {finished}");
@@ -189,7 +186,14 @@ pub fn two_ports_exchange_packets_in_memory() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
     let mut server = http(&wire, &service, HTTP)?.spawn_ready(SHORT)?;
-    let loads = ["--bytes 64", "--bytes 100000", "--bytes 64 --close"];
+    let loads = [
+        "--connections 20 --bytes 64",
+        "--connections 20 --bytes 100000",
+        "--connections 20 --bytes 64 --close",
+        // The client has no more TCP ports than connections, so that it has to wait for the end of
+        // the previous connection of a TCP port.
+        "--connections 512 --bytes 64 --close",
+    ];
     load_in_memory(&wire, &service, &loads)?;
     server.check_alive()
 }
@@ -206,7 +210,11 @@ pub fn a_port_reaches_a_server_on_the_service() -> Outcome {
     let mut server = server.accelerated(&service).spawn_ready(SHORT)?;
     tools::wait_until(SHORT, "the listener", || service.has_listener(HTTP))?;
     // With --close, this client would close first, and its TCP ports would stay in TIME-WAIT.
-    load_in_memory(&wire, &service, &["--bytes 64", "--bytes 100000"])?;
+    let loads = [
+        "--connections 20 --bytes 64",
+        "--connections 20 --bytes 100000",
+    ];
+    load_in_memory(&wire, &service, &loads)?;
     server.check_alive()
 }
 

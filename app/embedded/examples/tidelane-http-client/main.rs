@@ -17,7 +17,8 @@ use std::{
 use clap::Parser;
 use foldhash::{HashMap, HashMapExt};
 use tidelane_embedded::{
-    Connection, Duration, Endpoint, Event, Instant, IpAddress, MacAddress, Stack, StackConfig,
+    Connection, Duration, Endpoint, Event, Instant, IpAddress, MacAddress, OpenError, Stack,
+    StackConfig,
 };
 use tidelane_port::{Port, PortConfig};
 
@@ -28,7 +29,8 @@ mod alphabet;
 mod response;
 
 /// Smallest number of local TCP ports with `--close`. The client uses the TCP ports in turn, so
-/// that the previous connection of a TCP port has ended when the client uses this port again.
+/// that the previous connection of a TCP port has usually ended when the client uses this port
+/// again.
 const CLOSING_PORTS: usize = 512;
 /// Length in bytes of each packet ring of the mux port.
 const RING_LEN: u32 = 1 << 20;
@@ -122,6 +124,7 @@ fn run(options: &Options) -> io::Result<u64> {
         exchanges: HashMap::new(),
         body_len: options.bytes,
         close: options.close,
+        missing: options.connections,
         done: 0,
     };
     client.run(options)
@@ -165,7 +168,7 @@ struct Client {
     server: Endpoint,
     /// The request that each exchange sends.
     request: Vec<u8>,
-    /// Local endpoints without a connection. The first endpoint was used least recently.
+    /// Local endpoints without an exchange. The first endpoint was used least recently.
     free: VecDeque<Endpoint>,
     /// The response and the local endpoint of each connection.
     exchanges: HashMap<Connection, (Response, Endpoint)>,
@@ -173,6 +176,8 @@ struct Client {
     body_len: usize,
     /// True if each request has a connection of its own.
     close: bool,
+    /// Number of connections that the client has still to open.
+    missing: usize,
     /// Number of complete responses.
     done: u64,
 }
@@ -184,11 +189,9 @@ impl Client {
             || Instant::from_secs(1) + Duration::from_nanos(start.elapsed().as_nanos() as u64);
         let end = Instant::from_secs(1 + options.seconds);
         self.stack.poll(now());
-        for _ in 0..options.connections {
-            self.open()?;
-        }
         let mut buffer = vec![0; READ_LEN];
         while now() < end {
+            self.open_missing()?;
             let received = self.stack.poll_input(now());
             let mut handled = 0;
             while let Some(event) = self.stack.next_event() {
@@ -218,14 +221,27 @@ impl Client {
         Ok(self.done)
     }
 
-    fn open(&mut self) -> io::Result<()> {
-        let Some(local) = self.free.pop_front() else {
-            return Err(io::Error::other("no local port is free"));
-        };
-        let opened = self.stack.connect(local, self.server);
-        let connection = opened.map_err(|error| io::Error::other(format!("connect: {error:?}")))?;
-        let response = Response::new(self.body_len);
-        self.exchanges.insert(connection, (response, local));
+    /// Opens the missing connections. A local TCP port whose previous connection has not ended yet
+    /// stays free, and a later call tries the TCP port again.
+    fn open_missing(&mut self) -> io::Result<()> {
+        let tried_max = self.free.len();
+        for _ in 0..tried_max {
+            if self.missing == 0 {
+                break;
+            }
+            let Some(local) = self.free.pop_front() else {
+                break;
+            };
+            match self.stack.connect(local, self.server) {
+                Ok(connection) => {
+                    let response = Response::new(self.body_len);
+                    self.exchanges.insert(connection, (response, local));
+                    self.missing -= 1;
+                }
+                Err(OpenError::InUse) => self.free.push_back(local),
+                Err(error) => return Err(io::Error::other(format!("connect: {error:?}"))),
+            }
+        }
         Ok(())
     }
 
@@ -255,7 +271,8 @@ impl Client {
         *response = Response::new(self.body_len);
         if self.close {
             self.release(connection);
-            return self.open();
+            self.missing += 1;
+            return self.open_missing();
         }
         self.send(connection);
         Ok(())

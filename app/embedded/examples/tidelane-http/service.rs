@@ -8,9 +8,13 @@ use tidelane_port::{Port, PortConfig};
 
 use crate::{Options, stack_config};
 
+/// Length in bytes of each packet ring of the mux port.
+const RING_LEN: u32 = 1 << 20;
+
 /// Serves for the time in `options`. Returns the number of responses. Fails if the service ends.
 pub fn serve(options: &Options) -> io::Result<u64> {
     let config = PortConfig {
+        ring_len: RING_LEN,
         spin: Duration::from_micros(options.spin_us),
         ..PortConfig::new("tidelane-http")
     };
