@@ -209,22 +209,18 @@ fn measure(plan: &MuxPlan, wire: &Wire, case: &Case, baseline_first: bool) -> Re
             baseline: None,
         });
     }
-    let mut measured = vec![case];
-    measured.extend(plan.baseline_of(case)?);
-    if baseline_first {
-        measured.reverse();
-    }
-    let mut rates = Vec::new();
-    for one in measured {
-        rates.push(load(plan, wire, one, &[])?);
-    }
-    if baseline_first {
-        rates.reverse();
-    }
+    let rate = |case: &Case| load(plan, wire, case, &[]);
+    let baseline = plan.baseline_of(case)?;
+    let (packets, baseline) = if baseline_first {
+        let baseline = baseline.map(rate).transpose()?;
+        (rate(case)?, baseline)
+    } else {
+        (rate(case)?, baseline.map(rate).transpose()?)
+    };
     Ok(Sample {
-        packets: rates[0],
+        packets,
         without_mux: None,
-        baseline: rates.get(1).copied(),
+        baseline,
     })
 }
 
